@@ -1,0 +1,107 @@
+//! Block Hadamard rotations with channel scales on both sides of a coded weight:
+//! `W = diag(sv) H_out What H_in diag(su)` (`docs/spec/format.md`, "Rotations").
+
+use crate::KernelError;
+
+/// The largest rotation block that is chosen by default.
+const DEFAULT_BLOCK: usize = 512;
+
+/// The default block for a dimension: the largest power of two up to 512 that divides it.
+pub fn choose_rotation_block(dim: usize) -> usize {
+    if dim == 0 { 1 } else { DEFAULT_BLOCK.min(1 << dim.trailing_zeros()) }
+}
+
+/// Multiplies each consecutive block of `block` elements by the orthonormal Sylvester Hadamard
+/// matrix, which is symmetric and its own inverse.
+///
+/// # Panics
+/// When `block` is not a power of two that divides `x.len()`.
+pub fn hadamard_in_place(x: &mut [f32], block: usize) {
+    assert!(block.is_power_of_two() && x.len().is_multiple_of(block));
+    if block == 1 {
+        return;
+    }
+    let norm = 1.0 / (block as f32).sqrt();
+    for chunk in x.chunks_exact_mut(block) {
+        let mut half = 1;
+        while half < block {
+            for pair in chunk.chunks_exact_mut(2 * half) {
+                let (low, high) = pair.split_at_mut(half);
+                for (a, b) in low.iter_mut().zip(high) {
+                    (*a, *b) = (*a + *b, *a - *b);
+                }
+            }
+            half *= 2;
+        }
+        for value in chunk {
+            *value *= norm;
+        }
+    }
+}
+
+/// The rotation of one layer: signs (times channel scales) and Hadamard blocks per side.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotation {
+    in_block: usize,
+    out_block: usize,
+    su: Vec<f32>,
+    sv: Vec<f32>,
+}
+
+impl Rotation {
+    /// `su`: `[in]`, `sv`: `[out]`; blocks are powers of two that divide them, 1 for no rotation.
+    pub fn new(
+        in_block: usize,
+        out_block: usize,
+        su: Vec<f32>,
+        sv: Vec<f32>,
+    ) -> Result<Self, KernelError> {
+        for (block, channels) in [(in_block, &su), (out_block, &sv)] {
+            if !block.is_power_of_two() || !channels.len().is_multiple_of(block) {
+                return Err(KernelError::RotationBlock { block, dim: channels.len() });
+            }
+            if let Some(index) = channels.iter().position(|s| !s.is_finite()) {
+                return Err(KernelError::NonFiniteChannel { index, value: channels[index] });
+            }
+        }
+        Ok(Self { in_block, out_block, su, sv })
+    }
+
+    pub fn in_block(&self) -> usize {
+        self.in_block
+    }
+
+    pub fn out_block(&self) -> usize {
+        self.out_block
+    }
+
+    /// Channel factors of the inputs, `[in]`.
+    pub fn su(&self) -> &[f32] {
+        &self.su
+    }
+
+    /// Channel factors of the outputs, `[out]`.
+    pub fn sv(&self) -> &[f32] {
+        &self.sv
+    }
+
+    /// `x <- H_in (su * x)` for every row of `x`, `[m, in]`.
+    pub fn rotate_input(&self, x: &mut [f32]) {
+        for row in x.chunks_exact_mut(self.su.len()) {
+            for (x, s) in row.iter_mut().zip(&self.su) {
+                *x *= s;
+            }
+            hadamard_in_place(row, self.in_block);
+        }
+    }
+
+    /// `y <- sv * (H_out y)` for every row of `y`, `[m, out]`.
+    pub fn rotate_output(&self, y: &mut [f32]) {
+        for row in y.chunks_exact_mut(self.sv.len()) {
+            hadamard_in_place(row, self.out_block);
+            for (y, s) in row.iter_mut().zip(&self.sv) {
+                *y *= s;
+            }
+        }
+    }
+}
