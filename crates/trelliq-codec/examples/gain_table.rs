@@ -34,7 +34,9 @@ fn main() {
 }
 
 fn best_gain(code: Code, state_bits: u32, bits: u32, draws: &[f32]) -> f64 {
-    let Ok(trellis) = Trellis::new(code, state_bits, bits, BLOCK) else { return 1.0 };
+    let Ok(trellis) = Trellis::new(code, state_bits, bits, BLOCK) else {
+        return 1.0;
+    };
     let encoder = BlockEncoder::new(trellis, 2).expect("two passes");
     let error = |gain: f64| distortion(&encoder, draws, gain);
     let (mut low, mut high) = (0.8, 1.6);
@@ -88,6 +90,8 @@ fn gaussian(len: usize) -> Vec<f32> {
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64 + 2f64.powi(-54)
     };
     (0..len)
-        .map(|_| ((-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()) as f32)
+        .map(|_| {
+            ((-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()) as f32
+        })
         .collect()
 }

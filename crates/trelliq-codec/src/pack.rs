@@ -18,7 +18,15 @@ pub fn state_at(trellis: &Trellis, block: &[u32], t: usize) -> u32 {
 }
 
 fn check_len(what: &'static str, found: usize, expected: usize) -> Result<(), CodecError> {
-    if found == expected { Ok(()) } else { Err(CodecError::Length { what, found, expected }) }
+    if found == expected {
+        Ok(())
+    } else {
+        Err(CodecError::Length {
+            what,
+            found,
+            expected,
+        })
+    }
 }
 
 /// Packs the walk `states` (length T) into `words` (length `T * K / 32`); every state's low K bits
@@ -41,7 +49,11 @@ pub fn pack_block(trellis: &Trellis, states: &[u16], words: &mut [u32]) -> Resul
 }
 
 /// The walk of a packed block: the inverse of [`pack_block`].
-pub fn unpack_block(trellis: &Trellis, words: &[u32], states: &mut [u16]) -> Result<(), CodecError> {
+pub fn unpack_block(
+    trellis: &Trellis,
+    words: &[u32],
+    states: &mut [u16],
+) -> Result<(), CodecError> {
     check_len("words", words.len(), trellis.words_per_block())?;
     check_len("states", states.len(), trellis.block_len())?;
     for (t, state) in states.iter_mut().enumerate() {
