@@ -1,11 +1,23 @@
 //! Linear layers whose weights exist only as trellis codes (`docs/spec/linear.md`).
 
+mod activation;
+mod carrier;
+mod cpu;
 mod error;
+mod gate;
+mod linear;
 mod matrix;
+mod options;
 mod rotation;
 mod words;
 
+pub use activation::Activation;
+pub use carrier::Carrier;
+pub use cpu::Isa;
 pub use error::KernelError;
+pub use gate::{Gate, gate_up};
+pub use linear::{TrellisLinear, forward_shared};
 pub use matrix::{Axis, Numerics, PackedMatrix};
+pub use options::{KernelOptions, Scratch};
 pub use rotation::{Rotation, choose_rotation_block, hadamard_in_place};
 pub use words::Words;

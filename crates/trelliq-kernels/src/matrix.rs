@@ -2,7 +2,19 @@
 
 use crate::{KernelError, Words};
 use half::bf16;
-use trelliq_codec::{Trellis, decode_block};
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use trelliq_codec::{Code, Trellis, code_values, decode_block};
+
+/// The values of a code, made once a process: at L = 16 a table takes 256 KiB, too much a layer.
+fn values(code: Code, state_bits: u32) -> &'static [f32] {
+    static TABLES: LazyLock<Mutex<HashMap<(Code, u32), &'static [f32]>>> =
+        LazyLock::new(Mutex::default);
+    let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    tables
+        .entry((code, state_bits))
+        .or_insert_with(|| code_values(code, state_bits).leak())
+}
 
 /// Which dimension of a layer's weight runs along the coded rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,17 +70,35 @@ impl PackedMatrix {
         words: Words,
         scales: Vec<f32>,
     ) -> Result<Self, KernelError> {
-        let this = Self { trellis, axis, in_features, out_features, words, scales };
+        let this = Self {
+            trellis,
+            axis,
+            in_features,
+            out_features,
+            words,
+            scales,
+        };
         let expected = trellis.words_per_row(this.cols())? * this.rows();
         if this.words.len() != expected {
-            return Err(KernelError::Length { what: "words", found: this.words.len(), expected });
+            return Err(KernelError::Length {
+                what: "words",
+                found: this.words.len(),
+                expected,
+            });
         }
         if this.scales.len() != this.rows() {
             let found = this.scales.len();
-            return Err(KernelError::Length { what: "scales", found, expected: this.rows() });
+            return Err(KernelError::Length {
+                what: "scales",
+                found,
+                expected: this.rows(),
+            });
         }
         match this.scales.iter().position(|s| !s.is_finite()) {
-            Some(row) => Err(KernelError::NonFiniteScale { row, value: this.scales[row] }),
+            Some(row) => Err(KernelError::NonFiniteScale {
+                row,
+                value: this.scales[row],
+            }),
             None => Ok(this),
         }
     }
@@ -121,6 +151,11 @@ impl PackedMatrix {
         &self.words[row * per_row..(row + 1) * per_row]
     }
 
+    /// The values of all `2^L` states, from a table that layers of one code share.
+    pub fn values(&self) -> &'static [f32] {
+        values(self.trellis.code(), self.trellis.state_bits())
+    }
+
     /// Decodes stored row `row` into `out` (length [`cols`](Self::cols)); `values` are
     /// [`Trellis::values`] of this matrix.
     pub fn decode_row(
@@ -132,9 +167,15 @@ impl PackedMatrix {
     ) -> Result<(), KernelError> {
         if out.len() != self.cols() {
             let found = out.len();
-            return Err(KernelError::Length { what: "out", found, expected: self.cols() });
+            return Err(KernelError::Length {
+                what: "out",
+                found,
+                expected: self.cols(),
+            });
         }
-        let blocks = self.row_words(row).chunks_exact(self.trellis.words_per_block());
+        let blocks = self
+            .row_words(row)
+            .chunks_exact(self.trellis.words_per_block());
         for (block, out) in blocks.zip(out.chunks_exact_mut(self.trellis.block_len())) {
             decode_block(&self.trellis, values, block, out)?;
         }

@@ -8,7 +8,11 @@ const DEFAULT_BLOCK: usize = 512;
 
 /// The default block for a dimension: the largest power of two up to 512 that divides it.
 pub fn choose_rotation_block(dim: usize) -> usize {
-    if dim == 0 { 1 } else { DEFAULT_BLOCK.min(1 << dim.trailing_zeros()) }
+    if dim == 0 {
+        1
+    } else {
+        DEFAULT_BLOCK.min(1 << dim.trailing_zeros())
+    }
 }
 
 /// Multiplies each consecutive block of `block` elements by the orthonormal Sylvester Hadamard
@@ -58,13 +62,24 @@ impl Rotation {
     ) -> Result<Self, KernelError> {
         for (block, channels) in [(in_block, &su), (out_block, &sv)] {
             if !block.is_power_of_two() || !channels.len().is_multiple_of(block) {
-                return Err(KernelError::RotationBlock { block, dim: channels.len() });
+                return Err(KernelError::RotationBlock {
+                    block,
+                    dim: channels.len(),
+                });
             }
             if let Some(index) = channels.iter().position(|s| !s.is_finite()) {
-                return Err(KernelError::NonFiniteChannel { index, value: channels[index] });
+                return Err(KernelError::NonFiniteChannel {
+                    index,
+                    value: channels[index],
+                });
             }
         }
-        Ok(Self { in_block, out_block, su, sv })
+        Ok(Self {
+            in_block,
+            out_block,
+            su,
+            sv,
+        })
     }
 
     pub fn in_block(&self) -> usize {
@@ -103,5 +118,39 @@ impl Rotation {
                 *y *= s;
             }
         }
+    }
+
+    /// Row `index` of What, `[in]`, to row `index` of W where the outputs are not mixed:
+    /// `sv[index] * su * (H_in row)`.
+    pub(crate) fn unrotate_rows(&self, index: usize, row: &mut [f32]) {
+        hadamard_in_place(row, self.in_block);
+        for (w, s) in row.iter_mut().zip(&self.su) {
+            *w *= self.sv[index] * s;
+        }
+    }
+
+    /// `out_block` rows of What from row `first` on, `[out_block, in]`, to rows of W.
+    pub(crate) fn unrotate_panel(&self, first: usize, panel: &mut [f32]) {
+        let inputs = self.su.len();
+        butterflies(panel, inputs, self.out_block);
+        let norm = 1.0 / (self.out_block as f32).sqrt();
+        for (index, row) in panel.chunks_exact_mut(inputs).enumerate() {
+            row.iter_mut().for_each(|w| *w *= norm);
+            self.unrotate_rows(first + index, row);
+        }
+    }
+}
+
+/// The unnormalised Hadamard transform down the columns of `[block, width]`.
+fn butterflies(panel: &mut [f32], width: usize, block: usize) {
+    let mut half = 1;
+    while half < block {
+        for pair in panel.chunks_exact_mut(2 * half * width) {
+            let (low, high) = pair.split_at_mut(half * width);
+            for (a, b) in low.iter_mut().zip(high) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+        half *= 2;
     }
 }

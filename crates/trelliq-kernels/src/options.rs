@@ -1,0 +1,57 @@
+//! Choices that a call makes between kernels, and the memory that it works in.
+
+use crate::{Isa, Numerics};
+
+/// Which kernels run; read at every call, so that two settings can be compared on one loaded model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelOptions {
+    /// How a decoded weight is rounded.
+    pub numerics: Numerics,
+    /// Rows of x (M) from which tiles are decoded into cache and given to a matrix multiply.
+    pub prefill_from: usize,
+    /// Rows of x from which one whole tensor is expanded to f32 first, if `memory_ceiling` allows.
+    pub expand_from: usize,
+    /// Bytes that an expanded tensor may take; a larger one is multiplied tile by tile.
+    pub memory_ceiling: usize,
+    /// The instruction set of the kernels, or the best that the machine has.
+    pub isa: Option<Isa>,
+}
+
+impl Default for KernelOptions {
+    /// Crossovers as `benches/linear.rs` measured them on two cores with AVX-512. Decoding a tile
+    /// costs the same as expanding it, so expansion never won and is left to an explicit choice.
+    fn default() -> Self {
+        Self {
+            numerics: Numerics::Fast,
+            prefill_from: 24,
+            expand_from: usize::MAX,
+            memory_ceiling: 256 << 20,
+            isa: None,
+        }
+    }
+}
+
+/// Buffers that calls reuse; they grow to the largest layer seen. One a caller, not shared.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    pub(crate) x: Vec<f32>,
+    pub(crate) x2: Vec<f32>,
+    pub(crate) y: Vec<f32>,
+    pub(crate) y2: Vec<f32>,
+    pub(crate) work: Work,
+}
+
+/// Buffers of one multiplication.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub tiles: Vec<f32>,
+    pub dense: Vec<f32>,
+}
+
+/// The first `len` elements of a buffer that only grows; what they hold is left from earlier calls.
+pub(crate) fn sized<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+    &mut buffer[..len]
+}
