@@ -39,7 +39,7 @@ fn best_gain(code: Code, state_bits: u32, bits: u32, draws: &[f32]) -> f64 {
     };
     let encoder = BlockEncoder::new(trellis, 2).expect("two passes");
     let error = |gain: f64| distortion(&encoder, draws, gain);
-    let (mut low, mut high) = (0.8, 1.6);
+    let (mut low, mut high) = (0.6, 2.4);
     let ratio = (5f64.sqrt() - 1.0) / 2.0;
     let (mut a, mut b) = (high - ratio * (high - low), low + ratio * (high - low));
     let (mut at_a, mut at_b) = (error(a), error(b));
