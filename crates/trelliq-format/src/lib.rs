@@ -1,1 +1,28 @@
-//! (being written)
+//! Models as tensors: directories of safetensors, GGUF files and hub repositories, and the packed
+//! model format of `docs/spec/format.md`.
+//!
+//! Whatever holds a model, its tensors have their Hugging Face names, and its configuration is a
+//! Hugging Face `config.json`. Tensors stay in mapped files and are read one at a time, so that a
+//! model may be larger than memory.
+
+mod directory;
+mod dtype;
+mod elements;
+mod error;
+mod gguf;
+#[cfg(feature = "hub")]
+mod hub;
+mod mapped;
+mod quantization;
+mod safetensors_header;
+mod source;
+mod widen;
+
+pub use dtype::{BlockType, TensorType};
+pub use error::FormatError;
+#[cfg(feature = "hub")]
+pub use hub::{HubOptions, HubProgress};
+pub use quantization::{LayerQuantization, QuantizationConfig, QuantizationError, RotationBlocks};
+pub use safetensors::Dtype;
+pub use safetensors_header::{HeaderTensor, parse_safetensors_header};
+pub use source::{ModelSource, RawTensor, TensorInfo};
