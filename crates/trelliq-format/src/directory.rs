@@ -42,10 +42,7 @@ pub(crate) fn open(directory: &Path) -> Result<Parts, FormatError> {
         (vec![SINGLE.to_owned()], None)
     } else {
         let reason = format!("it has neither {SINGLE} nor {INDEX}");
-        return Err(FormatError::NotAModel {
-            path: directory.to_owned(),
-            reason,
-        });
+        return Err(FormatError::NotAModel { path: directory.to_owned(), reason });
     };
     let mut files = Vec::new();
     let mut tensors = Vec::new();
@@ -59,30 +56,12 @@ pub(crate) fn open(directory: &Path) -> Result<Parts, FormatError> {
     if let Some(index) = index {
         check_index(directory, &index, &files, &tensors)?;
     }
-    Ok(Parts {
-        root: directory.to_owned(),
-        config,
-        files,
-        tensors,
-        sidecars: sidecars(directory)?,
-    })
+    Ok(Parts { root: directory.to_owned(), config, files, tensors, sidecars: sidecars(directory)? })
 }
 
 fn stored(tensor: HeaderTensor, file: usize) -> Stored {
-    let HeaderTensor {
-        name,
-        dtype,
-        shape,
-        bytes,
-    } = tensor;
-    Stored {
-        name,
-        dtype,
-        shape,
-        file,
-        bytes,
-        transform: Transform::None,
-    }
+    let HeaderTensor { name, dtype, shape, bytes } = tensor;
+    Stored { name, dtype, shape, file, bytes, transform: Transform::None }
 }
 
 pub(crate) fn read_json(path: &Path) -> Result<Value, FormatError> {
@@ -101,10 +80,7 @@ pub(crate) fn read_index(path: &Path) -> Result<BTreeMap<String, String>, Format
     for (tensor, shard) in map {
         let plain = |name: &&str| {
             let mut parts = Path::new(name).components();
-            matches!(
-                (parts.next(), parts.next()),
-                (Some(Component::Normal(_)), None)
-            )
+            matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
         };
         match shard.as_str().filter(plain) {
             Some(shard) => shards.insert(tensor.clone(), shard.to_owned()),
@@ -134,23 +110,13 @@ fn check_index(
         if let Some(first) = found.insert(&tensor.name, file) {
             let (first, second) = (first.to_owned(), file.to_owned());
             let tensor = tensor.name.clone();
-            return Err(FormatError::DuplicateTensor {
-                tensor,
-                first,
-                second,
-            });
+            return Err(FormatError::DuplicateTensor { tensor, first, second });
         }
     }
     for (tensor, shard) in index {
         let file = directory.join(shard);
-        if found
-            .get(tensor.as_str())
-            .is_none_or(|place| *place != file)
-        {
-            return Err(FormatError::MissingTensor {
-                tensor: tensor.clone(),
-                file,
-            });
+        if found.get(tensor.as_str()).is_none_or(|place| *place != file) {
+            return Err(FormatError::MissingTensor { tensor: tensor.clone(), file });
         }
     }
     Ok(())

@@ -100,11 +100,7 @@ impl BlockType {
     /// Weights of a block: 32, or 256 for the K-quants.
     pub fn block_len(self) -> usize {
         use BlockType::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-        if matches!(self, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0) {
-            32
-        } else {
-            256
-        }
+        if matches!(self, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0) { 32 } else { 256 }
     }
 
     /// Bytes of a block (ggml-common.h: scales, then packed integers).

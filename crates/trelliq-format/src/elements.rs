@@ -2,7 +2,7 @@
 
 use crate::gguf::blocks;
 use crate::source::{TensorInfo, Transform};
-use crate::widen::{narrow, widen};
+use crate::widen::widen;
 use crate::{FormatError, TensorType};
 use safetensors::Dtype;
 use std::ops::Range;
@@ -43,11 +43,9 @@ impl Elements<'_> {
         let dtype = self.info.dtype;
         let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
         let converted = match dtype {
-            TensorType::Plain(plain) if len == 1 => widen(
-                plain,
-                &self.bytes[range.start * bytes..range.end * bytes],
-                out,
-            ),
+            TensorType::Plain(plain) if len == 1 => {
+                widen(plain, &self.bytes[range.start * bytes..range.end * bytes], out)
+            }
             TensorType::Plain(_) => false,
             TensorType::Block(block) => {
                 // Rows are whole blocks, except where a row is one element.
@@ -58,11 +56,7 @@ impl Elements<'_> {
                 true
             }
         };
-        if converted {
-            Ok(())
-        } else {
-            Err(self.not_float())
-        }
+        if converted { Ok(()) } else { Err(self.not_float()) }
     }
 
     fn not_float(&self) -> FormatError {
@@ -84,13 +78,14 @@ fn stored_row(row: usize, head_dim: usize) -> usize {
     head * head_dim + 2 * (within % half) + within / half
 }
 
-/// All elements as `dtype`, and whether every finite value stayed finite.
-pub(crate) fn to_bytes(elements: &Elements, dtype: Dtype) -> Result<(Vec<u8>, bool), FormatError> {
+/// Passes all elements through `each` in pieces of bounded size, in order.
+pub(crate) fn for_each_chunk<E: From<FormatError>>(
+    elements: &Elements,
+    mut each: impl FnMut(&[f32]) -> Result<(), E>,
+) -> Result<(), E> {
     let (rows, row_len) = (elements.info.rows(), elements.info.row_len());
-    let mut bytes = Vec::with_capacity(elements.info.elements() * dtype.bitsize() / 8);
-    let mut fit = true;
     if row_len == 0 {
-        return Ok((bytes, fit));
+        return Ok(());
     }
     let step = (CHUNK / row_len).max(1);
     let mut values = Vec::new();
@@ -98,22 +93,25 @@ pub(crate) fn to_bytes(elements: &Elements, dtype: Dtype) -> Result<(Vec<u8>, bo
         let rows = start..(start + step).min(rows);
         values.resize(rows.len() * row_len, 0.0);
         elements.read_rows(rows, &mut values)?;
-        fit &= values
-            .iter()
-            .all(|&value| !value.is_finite() || stays_finite(dtype, value));
-        narrow(dtype, &values, &mut bytes);
+        each(&values)?;
     }
-    Ok((bytes, fit))
+    Ok(())
 }
 
-/// All elements as f16, bf16 or f32: the first in which every finite value stays finite.
-pub(crate) fn to_narrowest(elements: &Elements) -> Result<(Dtype, Vec<u8>), FormatError> {
-    for dtype in [Dtype::F16, Dtype::BF16] {
-        if let (bytes, true) = to_bytes(elements, dtype)? {
-            return Ok((dtype, bytes));
-        }
-    }
-    Ok((Dtype::F32, to_bytes(elements, Dtype::F32)?.0))
+/// The first of f16, bf16 and f32 in which every finite element stays finite.
+pub(crate) fn narrowest(elements: &Elements) -> Result<Dtype, FormatError> {
+    let (mut f16, mut bf16) = (true, true);
+    for_each_chunk::<FormatError>(elements, |values| {
+        let fits = |dtype| values.iter().all(|&v| !v.is_finite() || stays_finite(dtype, v));
+        f16 = f16 && fits(Dtype::F16);
+        bf16 = bf16 && (f16 || fits(Dtype::BF16));
+        Ok(())
+    })?;
+    Ok(match (f16, bf16) {
+        (true, _) => Dtype::F16,
+        (_, true) => Dtype::BF16,
+        _ => Dtype::F32,
+    })
 }
 
 fn stays_finite(dtype: Dtype, value: f32) -> bool {

@@ -39,12 +39,7 @@ pub struct HubOptions {
 impl fmt::Debug for HubOptions {
     /// Leaves the token out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            endpoint,
-            cache_dir,
-            token,
-            progress,
-        } = self;
+        let Self { endpoint, cache_dir, token, progress } = self;
         f.debug_struct("HubOptions")
             .field("endpoint", endpoint)
             .field("cache_dir", cache_dir)
@@ -72,10 +67,7 @@ impl RepositoryId {
         let (owner, model) = name.split_once('/')?;
         let named = legal(owner, &['-', '_', '.']) && legal(model, &['-', '_', '.']);
         let legal = named && legal(revision, &['-', '_', '.', '/']) && !revision.contains("..");
-        legal.then(|| Self {
-            name: name.to_owned(),
-            revision: revision.to_owned(),
-        })
+        legal.then(|| Self { name: name.to_owned(), revision: revision.to_owned() })
     }
 }
 
@@ -90,10 +82,7 @@ pub(crate) fn download(id: &str, options: &HubOptions) -> Result<PathBuf, Format
         reason,
     };
     let Some(RepositoryId { name, revision }) = RepositoryId::parse(id) else {
-        return Err(hub(
-            CONFIG,
-            "an id is owner/name or owner/name@revision".to_owned(),
-        ));
+        return Err(hub(CONFIG, "an id is owner/name or owner/name@revision".to_owned()));
     };
     let cache = cache(options).map_err(|reason| hub(CONFIG, reason))?;
     let api = connect(&cache, options).map_err(|e| hub(CONFIG, e.to_string()))?;
@@ -109,10 +98,7 @@ pub(crate) fn download(id: &str, options: &HubOptions) -> Result<PathBuf, Format
         }
     };
     if info.sha.is_empty() || !info.sha.chars().all(|c| c.is_ascii_alphanumeric()) {
-        return Err(hub(
-            "its list of files",
-            format!("`{}` is not a commit", info.sha),
-        ));
+        return Err(hub("its list of files", format!("`{}` is not a commit", info.sha)));
     }
     let commit = Repo::with_revision(name, RepoType::Model, info.sha.clone());
     let listed: BTreeSet<&str> = info.siblings.iter().map(|s| s.rfilename.as_str()).collect();
@@ -125,10 +111,7 @@ pub(crate) fn download(id: &str, options: &HubOptions) -> Result<PathBuf, Format
         get(file)?;
     }
     if listed.contains(INDEX) {
-        for shard in read_index(&get(INDEX)?)?
-            .into_values()
-            .collect::<BTreeSet<_>>()
-        {
+        for shard in read_index(&get(INDEX)?)?.into_values().collect::<BTreeSet<_>>() {
             get(&shard)?;
         }
     } else {
@@ -151,9 +134,7 @@ fn cache(options: &HubOptions) -> Result<Cache, String> {
     let folder = options.cache_dir.clone().or_else(configured);
     let folder = folder.or_else(|| Some(home()?.join("hub")));
     let folder = folder.ok_or("there is no home directory for the cache: set HF_HOME")?;
-    std::path::absolute(folder)
-        .map(Cache::new)
-        .map_err(|e| format!("cache folder: {e}"))
+    std::path::absolute(folder).map(Cache::new).map_err(|e| format!("cache folder: {e}"))
 }
 
 fn connect(cache: &Cache, options: &HubOptions) -> Result<Api, ApiError> {
@@ -181,8 +162,7 @@ fn fetch(
         Some(path) => Ok(path),
         None => {
             let reporter = Reporter(options.progress.clone());
-            api.repo(commit.clone())
-                .download_with_progress(file, reporter)
+            api.repo(commit.clone()).download_with_progress(file, reporter)
         }
     }
 }
@@ -199,10 +179,7 @@ impl Reporter {
 
 impl Progress for Reporter {
     fn init(&mut self, size: usize, file: &str) {
-        self.tell(HubProgress::Start {
-            file,
-            bytes: size as u64,
-        });
+        self.tell(HubProgress::Start { file, bytes: size as u64 });
     }
 
     fn update(&mut self, size: usize) {

@@ -13,16 +13,21 @@ mod gguf;
 #[cfg(feature = "hub")]
 mod hub;
 mod mapped;
+mod packed;
 mod quantization;
 mod safetensors_header;
 mod source;
+mod staging;
 mod widen;
+mod writer;
 
 pub use dtype::{BlockType, TensorType};
 pub use error::FormatError;
 #[cfg(feature = "hub")]
 pub use hub::{HubOptions, HubProgress};
+pub use packed::{PackedLayer, load_packed};
 pub use quantization::{LayerQuantization, QuantizationConfig, QuantizationError, RotationBlocks};
 pub use safetensors::Dtype;
 pub use safetensors_header::{HeaderTensor, parse_safetensors_header};
 pub use source::{ModelSource, RawTensor, TensorInfo};
+pub use writer::{ModelWriter, TensorSink, WriterOptions, Written};

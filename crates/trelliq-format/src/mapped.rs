@@ -20,10 +20,7 @@ impl MappedFile {
         // SAFETY: the map is read-only and private to the process; a model's files are not
         // written to while they are open, the assumption that every mapping reader makes.
         let map = unsafe { Mmap::map(&file) }.map_err(FormatError::io("map", path))?;
-        Ok(Self {
-            path: Arc::new(path.to_owned()),
-            map: Arc::new(map),
-        })
+        Ok(Self { path: Arc::new(path.to_owned()), map: Arc::new(map) })
     }
 
     /// Lets the system drop the resident pages that hold `bytes`; reading them again fetches them

@@ -17,11 +17,7 @@ pub enum QuantizationError {
     #[error("`{key}` is not a key that this version knows")]
     UnknownKey { key: String },
     #[error("`{key}` is {value}: expected {expected}")]
-    Value {
-        key: String,
-        value: String,
-        expected: &'static str,
-    },
+    Value { key: String, value: String, expected: &'static str },
     #[error("`{key}` is missing, and the model-wide defaults do not give it")]
     Missing { key: String },
     #[error("`{key}` needs `trellis_format` 2")]
@@ -55,10 +51,7 @@ pub struct QuantizationConfig {
 impl QuantizationConfig {
     /// From the coded layers by their paths, for example `model.layers.0.mlp.gate_proj`.
     pub fn new(layers: BTreeMap<String, LayerQuantization>) -> Self {
-        Self {
-            layers,
-            dense: BTreeSet::new(),
-        }
+        Self { layers, dense: BTreeSet::new() }
     }
 
     /// Every coded layer.
@@ -73,11 +66,7 @@ impl QuantizationConfig {
 
     /// 2 when any layer is rotated, else 1.
     pub fn trellis_format(&self) -> u64 {
-        if self.layers.values().any(|layer| layer.rotation.is_some()) {
-            2
-        } else {
-            1
-        }
+        if self.layers.values().any(|layer| layer.rotation.is_some()) { 2 } else { 1 }
     }
 
     /// The `quantization` of a whole `config.json`; `None` where it has none.
@@ -107,9 +96,7 @@ impl QuantizationConfig {
                 }
                 // Only layers have objects or `false`, so this is an option that is not known.
                 _ => {
-                    return Err(QuantizationError::UnknownKey {
-                        key: key("quantization", path),
-                    });
+                    return Err(QuantizationError::UnknownKey { key: key("quantization", path) });
                 }
             }
         }
@@ -124,16 +111,9 @@ impl QuantizationConfig {
             write_layer(&mut object, &trellis, axis);
         }
         object.insert(FORMAT.to_owned(), self.trellis_format().into());
-        for path in self
-            .layers
-            .keys()
-            .chain(&self.dense)
-            .collect::<BTreeSet<_>>()
-        {
-            let entry = self
-                .layers
-                .get(path)
-                .map_or(Value::Bool(false), LayerQuantization::to_json);
+        for path in self.layers.keys().chain(&self.dense).collect::<BTreeSet<_>>() {
+            let entry =
+                self.layers.get(path).map_or(Value::Bool(false), LayerQuantization::to_json);
             object.insert(path.clone(), entry);
         }
         Value::Object(object)
@@ -149,11 +129,7 @@ impl QuantizationConfig {
             }
         }
         // `max_by_key` keeps the last of equals, so the order is turned around.
-        counts
-            .into_iter()
-            .rev()
-            .max_by_key(|&(_, count)| count)
-            .map(|(coding, _)| coding)
+        counts.into_iter().rev().max_by_key(|&(_, count)| count).map(|(coding, _)| coding)
     }
 }
 
@@ -174,10 +150,7 @@ fn write_layer(object: &mut Map<String, Value>, trellis: &Trellis, axis: Axis) {
     object.insert("bits".to_owned(), trellis.bits().into());
     object.insert("group_size".to_owned(), trellis.block_len().into());
     let (state_bits, code, axis) = (trellis.state_bits(), trellis.code().name(), axis as u8);
-    object.insert(
-        "trellis".to_owned(),
-        json!({ "L": state_bits, "code": code, "axis": axis }),
-    );
+    object.insert("trellis".to_owned(), json!({ "L": state_bits, "code": code, "axis": axis }));
 }
 
 /// Where a set of keys stands.
@@ -264,46 +237,26 @@ fn read_layer(
 ) -> Result<LayerQuantization, QuantizationError> {
     let at = key("quantization", path);
     if let Some(name) = entry.keys().find(|name| !Level::Layer.knows(name)) {
-        return Err(QuantizationError::UnknownKey {
-            key: key(&at, name),
-        });
+        return Err(QuantizationError::UnknownKey { key: key(&at, name) });
     }
     let own = Fields::read(&at, entry, Level::Layer)?;
-    let missing = |name: &str| QuantizationError::Missing {
-        key: key(&at, name),
-    };
+    let missing = |name: &str| QuantizationError::Missing { key: key(&at, name) };
     if !own.mode && !defaults.mode {
         return Err(missing("mode"));
     }
-    let code = own
-        .code
-        .or(defaults.code)
-        .ok_or_else(|| missing("trellis.code"))?;
-    let axis = own
-        .axis
-        .or(defaults.axis)
-        .ok_or_else(|| missing("trellis.axis"))?;
+    let code = own.code.or(defaults.code).ok_or_else(|| missing("trellis.code"))?;
+    let axis = own.axis.or(defaults.axis).ok_or_else(|| missing("trellis.axis"))?;
     let bits = own.bits.or(defaults.bits).ok_or_else(|| missing("bits"))?;
     let state_bits = own.state_bits.or(defaults.state_bits);
     let state_bits = state_bits.ok_or_else(|| missing("trellis.L"))?;
     let block_len = own.group_size.or(defaults.group_size);
     let block_len = block_len.ok_or_else(|| missing("group_size"))?;
     if own.rotation.is_some() && format < 2 {
-        return Err(QuantizationError::NeedsFormat2 {
-            key: key(&at, "rotation"),
-        });
+        return Err(QuantizationError::NeedsFormat2 { key: key(&at, "rotation") });
     }
-    let trellis = Trellis::new(code, state_bits, bits, block_len).map_err(|source| {
-        QuantizationError::Codec {
-            layer: path.to_owned(),
-            source,
-        }
-    })?;
-    Ok(LayerQuantization {
-        trellis,
-        axis,
-        rotation: own.rotation,
-    })
+    let trellis = Trellis::new(code, state_bits, bits, block_len)
+        .map_err(|source| QuantizationError::Codec { layer: path.to_owned(), source })?;
+    Ok(LayerQuantization { trellis, axis, rotation: own.rotation })
 }
 
 fn read_rotation(at: &str, value: &Value) -> Result<RotationBlocks, QuantizationError> {
@@ -323,10 +276,7 @@ fn read_rotation(at: &str, value: &Value) -> Result<RotationBlocks, Quantization
     }
     let missing = |name| QuantizationError::Missing { key: key(at, name) };
     let input = input.ok_or_else(|| missing("in"))?;
-    Ok(RotationBlocks {
-        input,
-        output: output.ok_or_else(|| missing("out"))?,
-    })
+    Ok(RotationBlocks { input, output: output.ok_or_else(|| missing("out"))? })
 }
 
 /// The version of the format: 1 where none is named.
@@ -339,9 +289,7 @@ fn format_number(object: &Map<String, Value>) -> Result<u64, QuantizationError> 
 }
 
 fn object<'a>(at: &str, value: &'a Value) -> Result<&'a Map<String, Value>, QuantizationError> {
-    value
-        .as_object()
-        .ok_or_else(|| unexpected(at, value, "an object"))
+    value.as_object().ok_or_else(|| unexpected(at, value, "an object"))
 }
 
 fn number<N: TryFrom<u64>>(at: &str, value: &Value) -> Result<N, QuantizationError> {
@@ -360,9 +308,5 @@ fn unexpected(key: &str, value: &Value, expected: &'static str) -> QuantizationE
         value.truncate(end);
         value.push('…');
     }
-    QuantizationError::Value {
-        key: key.to_owned(),
-        value,
-        expected,
-    }
+    QuantizationError::Value { key: key.to_owned(), value, expected }
 }

@@ -34,16 +34,9 @@ pub fn parse_safetensors_header(
     let Entries(mut entries) =
         serde_json::from_slice(json).map_err(|e| FormatError::header(file, e.to_string()))?;
     let mut names = HashSet::new();
-    if let Some((name, _)) = entries
-        .iter()
-        .find(|(name, _)| !names.insert(name.as_str()))
-    {
+    if let Some((name, _)) = entries.iter().find(|(name, _)| !names.insert(name.as_str())) {
         let (first, second) = (file.to_owned(), file.to_owned());
-        return Err(FormatError::DuplicateTensor {
-            tensor: name.clone(),
-            first,
-            second,
-        });
+        return Err(FormatError::DuplicateTensor { tensor: name.clone(), first, second });
     }
     for (name, entry) in &entries {
         check_entry(file, name, entry, data, bytes.len())?;
@@ -64,10 +57,7 @@ pub fn parse_safetensors_header(
 /// The header's JSON and the byte at which tensor data starts.
 fn split<'a>(file: &Path, bytes: &'a [u8]) -> Result<(&'a [u8], usize), FormatError> {
     let malformed = || {
-        let reason = format!(
-            "a header does not fit in {} bytes: it is truncated",
-            bytes.len()
-        );
+        let reason = format!("a header does not fit in {} bytes: it is truncated", bytes.len());
         FormatError::header(file, reason)
     };
     let (len, rest) = bytes.split_first_chunk::<8>().ok_or_else(malformed)?;
@@ -84,10 +74,7 @@ fn check_entry(
 ) -> Result<(), FormatError> {
     let (start, end) = entry.data_offsets;
     let reason = |reason: String| Err(FormatError::tensor(file, name, reason));
-    let elements = entry
-        .shape
-        .iter()
-        .try_fold(1usize, |n, &dim| n.checked_mul(dim));
+    let elements = entry.shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
     let Some(bits) = elements.and_then(|n| n.checked_mul(entry.dtype.bitsize())) else {
         return reason(format!("shape {:?} overflows", entry.shape));
     };
@@ -96,21 +83,14 @@ fn check_entry(
     }
     if bits % 8 != 0 || end - start != bits / 8 {
         let (dtype, shape, found) = (entry.dtype, &entry.shape, end - start);
-        return reason(format!(
-            "{found} bytes of data do not hold shape {shape:?} of {dtype}"
-        ));
+        return reason(format!("{found} bytes of data do not hold shape {shape:?} of {dtype}"));
     }
     match data.checked_add(end) {
         Some(end) if end <= file_len => Ok(()),
         end => {
             let (file, tensor) = (file.to_owned(), name.to_owned());
             let end = end.map_or(u64::MAX, |end| end as u64);
-            Err(FormatError::Truncated {
-                file,
-                tensor,
-                end,
-                len: file_len as u64,
-            })
+            Err(FormatError::Truncated { file, tensor, end, len: file_len as u64 })
         }
     }
 }
@@ -124,11 +104,7 @@ fn check_neighbours(file: &Path, entries: &[(String, Entry)]) -> Result<(), Form
         let (end, start) = (before.data_offsets.1, after.data_offsets.0);
         if start < end {
             let (tensor, other) = (name.clone(), other.clone());
-            return Err(FormatError::Overlap {
-                file: file.to_owned(),
-                tensor,
-                other,
-            });
+            return Err(FormatError::Overlap { file: file.to_owned(), tensor, other });
         }
         if start > end {
             let reason = format!("{} bytes before its data belong to no tensor", start - end);

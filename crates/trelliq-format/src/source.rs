@@ -2,18 +2,22 @@
 
 use crate::elements::{self, Elements};
 use crate::mapped::MappedFile;
+use crate::widen::narrow;
 use crate::{FormatError, QuantizationConfig, TensorType, directory, gguf};
 use memmap2::Mmap;
 use safetensors::Dtype;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Bytes that are handed on at once where a tensor is copied.
+const WRITE_CHUNK: usize = 1 << 20;
 
 /// What is known about a tensor without reading it.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,11 +46,7 @@ impl TensorInfo {
     /// Elements a row: the product of all dimensions but the first.
     pub fn row_len(&self) -> usize {
         // The dimensions of an empty tensor may overflow where their order does not show it.
-        if self.shape.contains(&0) {
-            0
-        } else {
-            self.shape.iter().skip(1).product()
-        }
+        if self.shape.contains(&0) { 0 } else { self.shape.iter().skip(1).product() }
     }
 }
 
@@ -114,7 +114,7 @@ pub struct ModelSource {
     paths: Vec<PathBuf>,
     infos: Vec<TensorInfo>,
     stored: Vec<Stored>,
-    index: HashMap<String, usize>,
+    index: BTreeMap<String, usize>,
     sidecars: BTreeMap<String, Vec<u8>>,
 }
 
@@ -131,19 +131,12 @@ impl ModelSource {
             return Self::open_hub(spec, &crate::HubOptions::default());
         }
         let reason = "there is no such path, and it is not a repository id like owner/name".into();
-        Err(FormatError::NotAModel {
-            path: path.to_owned(),
-            reason,
-        })
+        Err(FormatError::NotAModel { path: path.to_owned(), reason })
     }
 
     /// Opens a directory of safetensors or a GGUF file.
     pub fn open_path(path: &Path) -> Result<Self, FormatError> {
-        let parts = if path.is_dir() {
-            directory::open(path)?
-        } else {
-            gguf::open(path)?
-        };
+        let parts = if path.is_dir() { directory::open(path)? } else { gguf::open(path)? };
         Self::from_parts(parts)
     }
 
@@ -154,25 +147,15 @@ impl ModelSource {
     }
 
     fn from_parts(parts: Parts) -> Result<Self, FormatError> {
-        let Parts {
-            root,
-            config,
-            files,
-            tensors: stored,
-            sidecars,
-        } = parts;
+        let Parts { root, config, files, tensors: stored, sidecars } = parts;
         let paths: Vec<PathBuf> = files.iter().map(|file| file.path.to_path_buf()).collect();
-        let mut index = HashMap::new();
+        let mut index = BTreeMap::new();
         for (at, tensor) in stored.iter().enumerate() {
             if let Some(first) = index.insert(tensor.name.clone(), at) {
                 let (first, second) = (&paths[stored[first].file], &paths[tensor.file]);
                 let (first, second) = (first.clone(), second.clone());
                 let tensor = tensor.name.clone();
-                return Err(FormatError::DuplicateTensor {
-                    tensor,
-                    first,
-                    second,
-                });
+                return Err(FormatError::DuplicateTensor { tensor, first, second });
             }
         }
         let info = |tensor: &Stored| TensorInfo {
@@ -183,22 +166,9 @@ impl ModelSource {
         };
         let infos = stored.iter().map(info).collect();
         let quantization = QuantizationConfig::from_model_config(&config).map_err(|source| {
-            FormatError::Quantization {
-                file: root.join(directory::CONFIG),
-                source,
-            }
+            FormatError::Quantization { file: root.join(directory::CONFIG), source }
         })?;
-        Ok(Self {
-            root,
-            config,
-            quantization,
-            files,
-            paths,
-            infos,
-            stored,
-            index,
-            sidecars,
-        })
+        Ok(Self { root, config, quantization, files, paths, infos, stored, index, sidecars })
     }
 
     /// The path that was opened; a repository's snapshot directory for a hub id.
@@ -223,6 +193,16 @@ impl ModelSource {
 
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.index.get(name).map(|&at| &self.infos[at])
+    }
+
+    /// The tensors at `path.` one level down, by name: the parts of a layer.
+    pub fn tensors_under(&self, path: &str) -> impl Iterator<Item = &TensorInfo> {
+        let prefix = format!("{path}.");
+        let from = self.index.range(prefix.clone()..);
+        from.map(|(name, &at)| (name, at))
+            .take_while(move |(name, _)| name.starts_with(&prefix))
+            .filter(move |(name, _)| !name[path.len() + 1..].contains('.'))
+            .map(|(_, at)| &self.infos[at])
     }
 
     /// Like [`info`](Self::info), but a tensor that is missing is an error.
@@ -253,22 +233,12 @@ impl ModelSource {
         if rows.start > rows.end || rows.end > info.rows() {
             let (start, end, rows) = (rows.start, rows.end, info.rows());
             let (file, tensor) = (info.file.clone(), name.to_owned());
-            return Err(FormatError::Rows {
-                file,
-                tensor,
-                start,
-                end,
-                rows,
-            });
+            return Err(FormatError::Rows { file, tensor, start, end, rows });
         }
         let expected = rows.len() * info.row_len();
         if out.len() != expected {
             let (tensor, found) = (name.to_owned(), out.len());
-            return Err(FormatError::Buffer {
-                tensor,
-                found,
-                expected,
-            });
+            return Err(FormatError::Buffer { tensor, found, expected });
         }
         self.elements(at).read_rows(rows, out)
     }
@@ -297,25 +267,49 @@ impl ModelSource {
         }
     }
 
-    /// What a safetensors copy of the tensor holds. Plain elements keep their dtype and bytes;
-    /// blocks are dequantized to f16 where every value is finite in f16, else to bf16, else to f32.
-    pub fn dense_bytes(&self, name: &str) -> Result<(Dtype, Cow<'_, [u8]>), FormatError> {
+    /// The dtype of a safetensors copy of the tensor. Plain elements keep theirs; blocks become f16
+    /// where every finite value is finite in f16, else bf16, else f32, so that they are read once.
+    pub fn dense_dtype(&self, name: &str) -> Result<Dtype, FormatError> {
         let at = self.find(name)?;
-        let stored = &self.stored[at];
-        match (stored.dtype, stored.transform) {
-            (TensorType::Plain(dtype), Transform::None) => {
-                let bytes = &self.files[stored.file].map[stored.bytes.clone()];
-                Ok((dtype, Cow::Borrowed(bytes)))
-            }
-            (TensorType::Plain(dtype), _) => {
-                let (bytes, _) = elements::to_bytes(&self.elements(at), dtype)?;
-                Ok((dtype, Cow::Owned(bytes)))
-            }
-            (TensorType::Block(_), _) => {
-                let (dtype, bytes) = elements::to_narrowest(&self.elements(at))?;
-                Ok((dtype, Cow::Owned(bytes)))
-            }
+        match self.stored[at].dtype {
+            TensorType::Plain(dtype) => Ok(dtype),
+            TensorType::Block(_) => elements::narrowest(&self.elements(at)),
         }
+    }
+
+    /// What a safetensors copy of the tensor holds: [`dense_dtype`](Self::dense_dtype) and the
+    /// little-endian bytes, which are the source's own where the dtype is.
+    pub fn dense_bytes(&self, name: &str) -> Result<(Dtype, Cow<'_, [u8]>), FormatError> {
+        let dtype = self.dense_dtype(name)?;
+        if let Some(bytes) = self.plain_bytes(self.find(name)?) {
+            return Ok((dtype, Cow::Borrowed(bytes)));
+        }
+        let mut bytes = Vec::with_capacity(self.require(name)?.elements() * dtype.bitsize() / 8);
+        self.write_dense(name, dtype, &mut |chunk| {
+            bytes.extend_from_slice(chunk);
+            Ok::<(), FormatError>(())
+        })?;
+        Ok((dtype, Cow::Owned(bytes)))
+    }
+
+    /// Passes the bytes of [`dense_bytes`](Self::dense_bytes) to `write` in pieces of bounded size;
+    /// `dtype` is [`dense_dtype`](Self::dense_dtype).
+    pub fn write_dense<E: From<FormatError>>(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let at = self.find(name)?;
+        if let Some(bytes) = self.plain_bytes(at) {
+            return bytes.chunks(WRITE_CHUNK).try_for_each(write);
+        }
+        let mut bytes = Vec::new();
+        elements::for_each_chunk(&self.elements(at), |values| {
+            bytes.clear();
+            narrow(dtype, values, &mut bytes);
+            write(&bytes)
+        })
     }
 
     /// Lets the system drop a tensor's pages from memory once it has been read, so that streaming
@@ -340,30 +334,28 @@ impl ModelSource {
     /// SHA-256 of each of [`source_files`](Self::source_files), in lowercase hex. Reads every file
     /// once, in bounded memory; `progress` is told the bytes of each step.
     pub fn sha256(&self, progress: &mut dyn FnMut(u64)) -> Result<Vec<String>, FormatError> {
-        self.paths
-            .iter()
-            .map(|path| sha256_file(path, progress))
-            .collect()
+        self.paths.iter().map(|path| sha256_file(path, progress)).collect()
     }
 
     fn find(&self, name: &str) -> Result<usize, FormatError> {
-        self.index
-            .get(name)
-            .copied()
-            .ok_or_else(|| FormatError::MissingTensor {
-                tensor: name.to_owned(),
-                file: self.root.clone(),
-            })
+        self.index.get(name).copied().ok_or_else(|| FormatError::MissingTensor {
+            tensor: name.to_owned(),
+            file: self.root.clone(),
+        })
+    }
+
+    /// The stored bytes, where they are those of the model.
+    fn plain_bytes(&self, at: usize) -> Option<&[u8]> {
+        let stored = &self.stored[at];
+        let plain = matches!(stored.dtype, TensorType::Plain(_));
+        let bytes = || &self.files[stored.file].map[stored.bytes.clone()];
+        (plain && stored.transform == Transform::None).then(bytes)
     }
 
     fn elements(&self, at: usize) -> Elements<'_> {
         let stored = &self.stored[at];
         let bytes = &self.files[stored.file].map[stored.bytes.clone()];
-        Elements {
-            info: &self.infos[at],
-            bytes,
-            transform: stored.transform,
-        }
+        Elements { info: &self.infos[at], bytes, transform: stored.transform }
     }
 }
 
@@ -372,18 +364,12 @@ fn sha256_file(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<String, For
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {
-        let read = file
-            .read(&mut buffer)
-            .map_err(FormatError::io("read", path))?;
+        let read = file.read(&mut buffer).map_err(FormatError::io("read", path))?;
         if read == 0 {
             break;
         }
         hasher.update(&buffer[..read]);
         progress(read as u64);
     }
-    Ok(hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
