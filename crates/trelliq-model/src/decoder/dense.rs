@@ -1,0 +1,294 @@
+//! Dense weights in the dtype of their source, and products with them in f32.
+
+use super::ops::{Block, Rows, dot, fold, matmul_nt_raw};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use memmap2::Mmap;
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Output rows of one task of a product with one row of activations.
+const VECTOR_ROWS: usize = 32;
+/// Output rows of one task of a product with several: what is widened to f32 at a time.
+const MATRIX_ROWS: usize = 128;
+/// Elements of a half-precision row that are widened at a time.
+const WIDEN: usize = 512;
+
+/// The element type of a dense weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Dtype {
+    fn bytes(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::Bf16 => 2,
+        }
+    }
+}
+
+/// A matrix `[rows, cols]`, row-major.
+#[derive(Debug, Clone)]
+pub(crate) struct DenseWeight {
+    storage: Storage,
+    dtype: Dtype,
+    rows: usize,
+    cols: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Storage {
+    Mapped { map: Arc<Mmap>, bytes: Range<usize> },
+    /// Words, so that every element type is aligned.
+    Owned(Arc<[u32]>),
+}
+
+/// Elements of one row or of several.
+enum Elements<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
+}
+
+impl DenseWeight {
+    /// From f32 values, `values.len() == rows * cols`.
+    pub fn from_f32(values: &[f32], rows: usize, cols: usize) -> Self {
+        assert_eq!(values.len(), rows * cols);
+        let words = bytemuck::cast_slice(values).into();
+        Self { storage: Storage::Owned(words), dtype: Dtype::F32, rows, cols }
+    }
+
+    /// From the bytes of a mapped file, in place when they are aligned; copied otherwise.
+    /// `None` when the window is not exactly the matrix.
+    pub fn mapped(
+        map: &Arc<Mmap>,
+        bytes: Range<usize>,
+        dtype: Dtype,
+        rows: usize,
+        cols: usize,
+    ) -> Option<Self> {
+        let window = map.get(bytes.clone())?;
+        if window.len() != rows.checked_mul(cols)?.checked_mul(dtype.bytes())? {
+            return None;
+        }
+        let storage = if window.as_ptr().align_offset(dtype.bytes()) == 0 {
+            Storage::Mapped { map: Arc::clone(map), bytes }
+        } else {
+            Storage::Owned(words(window))
+        };
+        Some(Self { storage, dtype, rows, cols })
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    fn elements(&self, rows: Range<usize>) -> Elements<'_> {
+        let bytes: &[u8] = match &self.storage {
+            Storage::Mapped { map, bytes } => &map[bytes.clone()],
+            Storage::Owned(words) => bytemuck::cast_slice(words),
+        };
+        let width = self.cols * self.dtype.bytes();
+        let bytes = &bytes[rows.start * width..rows.end * width];
+        match self.dtype {
+            Dtype::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
+            Dtype::F16 => Elements::F16(bytemuck::cast_slice(bytes)),
+            Dtype::Bf16 => Elements::Bf16(bytemuck::cast_slice(bytes)),
+        }
+    }
+
+    /// Row `row` as f32 into `out`, `[cols]`.
+    pub fn row(&self, row: usize, out: &mut [f32]) {
+        widen(&self.elements(row..row + 1), out);
+    }
+
+    /// `y = x W^T` with the first `y.len() / m` rows of W; x: `[m, cols]`, y: `[m, rows used]`.
+    pub fn product(&self, x: &[f32], m: usize, y: &mut [f32]) {
+        assert!(x.len() == m * self.cols && y.len().is_multiple_of(m.max(1)));
+        match m {
+            0 => {}
+            1 => self.vector_product(x, y),
+            _ => self.matrix_product(x, m, y),
+        }
+    }
+
+    fn vector_product(&self, x: &[f32], y: &mut [f32]) {
+        y.par_chunks_mut(VECTOR_ROWS).enumerate().for_each(|(task, y)| {
+            let first = task * VECTOR_ROWS;
+            for (i, y) in y.iter_mut().enumerate() {
+                *y = match self.elements(first + i..first + i + 1) {
+                    Elements::F32(w) => dot(w, x),
+                    Elements::Bf16(w) => dot_bf16(w, x),
+                    Elements::F16(w) => dot_f16(w, x),
+                };
+            }
+        });
+    }
+
+    fn matrix_product(&self, x: &[f32], m: usize, y: &mut [f32]) {
+        let width = y.len() / m;
+        assert!(width <= self.rows);
+        let y = SharedRows { start: y.as_mut_ptr(), width };
+        let x = Rows::dense(x, self.cols);
+        let tasks = width.div_ceil(MATRIX_ROWS);
+        (0..tasks).into_par_iter().for_each_init(Vec::new, |buffer, task| {
+            let rows = task * MATRIX_ROWS..width.min((task + 1) * MATRIX_ROWS);
+            let elements = self.elements(rows.clone());
+            let weights = match elements {
+                Elements::F32(weights) => weights,
+                _ => {
+                    buffer.resize(rows.len() * self.cols, 0.0);
+                    widen(&elements, buffer);
+                    buffer.as_slice()
+                }
+            };
+            let dst = y.columns_from(rows.start);
+            // SAFETY: `y` has `m` rows of `width`, borrowed exclusively by this function; this
+            // task alone writes its columns `rows`.
+            unsafe { matmul_nt_raw(1.0, x, Rows::dense(weights, self.cols), dst) }
+        });
+    }
+}
+
+/// The output of a product whose tasks write disjoint columns.
+struct SharedRows {
+    start: *mut f32,
+    width: usize,
+}
+
+// SAFETY: tasks only write through it, each its own columns (see `matrix_product`).
+unsafe impl Sync for SharedRows {}
+
+impl SharedRows {
+    fn columns_from(&self, column: usize) -> Block {
+        assert!(column < self.width);
+        Block { start: self.start.wrapping_add(column), stride: self.width }
+    }
+}
+
+/// Little-endian bytes as words, the last one filled up with zeros.
+fn words(bytes: &[u8]) -> Arc<[u32]> {
+    let mut words = vec![0u32; bytes.len().div_ceil(4)];
+    bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+    words.into()
+}
+
+fn widen(elements: &Elements, out: &mut [f32]) {
+    match elements {
+        Elements::F32(w) => out.copy_from_slice(w),
+        Elements::F16(w) => w.convert_to_f32_slice(out),
+        Elements::Bf16(w) => {
+            for (out, w) in out.iter_mut().zip(*w) {
+                *out = widen_bf16(*w);
+            }
+        }
+    }
+}
+
+/// Unlike [`bf16::to_f32`] without a branch for NaN, so that it vectorises.
+fn widen_bf16(w: bf16) -> f32 {
+    f32::from_bits(u32::from(w.to_bits()) << 16)
+}
+
+fn dot_bf16(w: &[bf16], x: &[f32]) -> f32 {
+    let mut sums = [0f32; 16];
+    let (w_chunks, x_chunks) = (w.chunks_exact(16), x.chunks_exact(16));
+    let tail = w_chunks.remainder().iter().zip(x_chunks.remainder());
+    let tail: f32 = tail.map(|(w, x)| widen_bf16(*w) * x).sum();
+    for (w, x) in w_chunks.zip(x_chunks) {
+        for i in 0..16 {
+            sums[i] += widen_bf16(w[i]) * x[i];
+        }
+    }
+    fold(sums) + tail
+}
+
+fn dot_f16(w: &[f16], x: &[f32]) -> f32 {
+    let mut buffer = [0f32; WIDEN];
+    let chunks = w.chunks(WIDEN).zip(x.chunks(WIDEN));
+    chunks
+        .map(|(w, x)| {
+            let buffer = &mut buffer[..w.len()];
+            w.convert_to_f32_slice(buffer);
+            dot(buffer, x)
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn values(n: usize, step: f32) -> Vec<f32> {
+        (0..n).map(|i| (i as f32 * step).sin()).collect()
+    }
+
+    fn stored(values: &[f32], dtype: Dtype) -> Vec<u8> {
+        match dtype {
+            Dtype::F32 => bytemuck::cast_slice(values).to_vec(),
+            Dtype::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
+            Dtype::Bf16 => values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect(),
+        }
+    }
+
+    fn rounded(value: f32, dtype: Dtype) -> f64 {
+        f64::from(match dtype {
+            Dtype::F32 => value,
+            Dtype::F16 => f16::from_f32(value).to_f32(),
+            Dtype::Bf16 => bf16::from_f32(value).to_f32(),
+        })
+    }
+
+    fn mapped(bytes: &[u8], skip: usize) -> Arc<Mmap> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![7; skip]).unwrap();
+        file.write_all(bytes).unwrap();
+        // SAFETY: the file is private to this test and stays as it is.
+        Arc::new(unsafe { Mmap::map(&file) }.unwrap())
+    }
+
+    #[test]
+    fn products_agree_with_f64_in_every_dtype_aligned_or_not() {
+        let (rows, cols) = (300, 531);
+        let w = values(rows * cols, 0.37);
+        for (dtype, skip) in [(Dtype::F32, 0), (Dtype::F16, 8), (Dtype::Bf16, 1), (Dtype::F32, 2)] {
+            let bytes = stored(&w, dtype);
+            let map = mapped(&bytes, skip);
+            let weight =
+                DenseWeight::mapped(&map, skip..skip + bytes.len(), dtype, rows, cols).unwrap();
+            for m in [1, 2, 9] {
+                let x = values(m * cols, 0.11);
+                let mut y = vec![0.0; m * rows];
+                weight.product(&x, m, &mut y);
+                for (i, y) in y.iter().enumerate() {
+                    let (row, out) = (i / rows, i % rows);
+                    let exact: f64 = (0..cols)
+                        .map(|c| rounded(w[out * cols + c], dtype) * f64::from(x[row * cols + c]))
+                        .sum();
+                    assert!((f64::from(*y) - exact).abs() < 2e-4, "{dtype:?} {m} {y} {exact}");
+                }
+            }
+            let mut row = vec![0.0; cols];
+            weight.row(299, &mut row);
+            assert!((0..cols).all(|c| f64::from(row[c]) == rounded(w[299 * cols + c], dtype)));
+        }
+    }
+
+    #[test]
+    fn a_window_of_another_size_is_refused() {
+        let map = mapped(&[0; 64], 0);
+        assert!(DenseWeight::mapped(&map, 0..64, Dtype::F32, 4, 4).is_some());
+        assert!(DenseWeight::mapped(&map, 0..60, Dtype::F32, 4, 4).is_none());
+        assert!(DenseWeight::mapped(&map, 16..80, Dtype::F32, 4, 4).is_none());
+    }
+}

@@ -1,0 +1,358 @@
+//! The decoder: from tokens to logits, in f32, over dense or packed linear layers.
+
+mod attention;
+mod cache;
+mod dense;
+mod linear;
+mod load;
+mod ops;
+mod rotary;
+
+pub use cache::KvCache;
+
+use crate::config::{AttentionConfig, ConfigError, ModelConfig, Rope};
+use attention::Heads;
+use linear::{Context, Linear};
+use ops::{add, rms_norm};
+use rayon::prelude::*;
+use rotary::RotaryTable;
+use trelliq_format::{FormatError, ModelSource};
+use trelliq_kernels::{KernelError, KernelOptions, Scratch};
+
+/// What can be wrong with a model or with a step of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    #[error("layer `{layer}`: {source}")]
+    Layer { layer: String, source: KernelError },
+    #[error("tensor `{tensor}` is missing")]
+    MissingTensor { tensor: String },
+    #[error("tensor `{tensor}` has shape {found:?}, the config makes it {expected:?}")]
+    Shape { tensor: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error("token {token} is outside of the vocabulary of {vocab}")]
+    Token { token: u32, vocab: usize },
+    #[error("sequence {sequence} of the step has no tokens")]
+    EmptyStep { sequence: usize },
+    #[error("the cache of sequence {sequence} was made for another model")]
+    Cache { sequence: usize },
+    #[error("hidden states have {found} values, which rows of {width} do not divide")]
+    Hidden { found: usize, width: usize },
+}
+
+/// Choices made when a model is loaded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Re-quantize coded layers to 8-bit affine groups: for machines where packed decoding loses.
+    pub carrier: bool,
+    /// How many tokens the tokenizer knows: logits of rows beyond, which exist where a vocabulary
+    /// was padded, are left out. `None` for all that the config names.
+    pub vocab_limit: Option<usize>,
+}
+
+/// Choices read at every step, so that two settings can be compared on one loaded model.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RuntimeOptions {
+    /// Which kernels of packed layers run.
+    pub kernel: KernelOptions,
+}
+
+/// New tokens of one sequence.
+#[derive(Debug)]
+pub struct SequenceStep<'a> {
+    /// What the sequence has seen so far; the step's tokens are added to it.
+    pub cache: &'a mut KvCache,
+    pub tokens: &'a [u32],
+}
+
+/// For which tokens of a step logits are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Logits {
+    /// Every token of every sequence, sequence after sequence.
+    All,
+    /// The last token of every sequence.
+    Last,
+}
+
+/// A loaded decoder. Coded layers stay packed: no dense copy of them is ever held.
+#[derive(Debug)]
+pub struct Model {
+    config: ModelConfig,
+    embedding: Linear,
+    layers: Vec<Layer>,
+    final_norm: Vec<f32>,
+    head: Option<Linear>,
+    vocab: usize,
+}
+
+/// One decoder layer.
+#[derive(Debug)]
+struct Layer {
+    attention_norm: Vec<f32>,
+    attention: Attention,
+    /// Gemma's norm of what the attention adds.
+    post_attention_norm: Option<Vec<f32>>,
+    feed_forward_norm: Vec<f32>,
+    feed_forward: FeedForward,
+    /// Gemma's norm of what the feed-forward block adds.
+    post_feed_forward_norm: Option<Vec<f32>>,
+}
+
+#[derive(Debug)]
+struct Attention {
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    output: Linear,
+    /// Norms of every head, `[head_dim]`.
+    q_norm: Option<Vec<f32>>,
+    k_norm: Option<Vec<f32>>,
+}
+
+#[derive(Debug)]
+struct FeedForward {
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+impl Model {
+    /// Loads every layer; dense weights stay in the mapped files where their dtype allows.
+    ///
+    /// Errors name the config's key or the tensor that is missing or of a wrong shape.
+    pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Self, ModelError> {
+        let config = ModelConfig::from_json(source.config())?;
+        let parts = load::load(source, &config, options)?;
+        let vocab = options.vocab_limit.map_or(config.vocab_size, |n| n.min(config.vocab_size));
+        Ok(Self {
+            config,
+            embedding: parts.embedding,
+            layers: parts.layers,
+            final_norm: parts.final_norm,
+            head: parts.head,
+            vocab,
+        })
+    }
+
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Width of a row of logits: the config's vocabulary, or the limit that it was loaded with.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// A cache for a new sequence.
+    pub fn new_cache(&self) -> KvCache {
+        KvCache::new(&self.config)
+    }
+
+    /// Runs a step of one or several sequences together and returns logits, `[rows, vocab]`: the
+    /// linear layers see the tokens of all sequences at once.
+    ///
+    /// After an error the caches are as before the step.
+    pub fn forward(
+        &self,
+        steps: &mut [SequenceStep],
+        logits: Logits,
+        options: &RuntimeOptions,
+    ) -> Result<Vec<f32>, ModelError> {
+        let hidden = self.forward_hidden(steps, options)?;
+        let width = self.config.hidden_size;
+        match logits {
+            Logits::All => self.logits(&hidden, options),
+            Logits::Last => {
+                let mut end = 0;
+                let last = steps.iter().flat_map(|step| {
+                    end += step.tokens.len();
+                    &hidden[(end - 1) * width..end * width]
+                });
+                let last: Vec<f32> = last.copied().collect();
+                self.logits(&last, options)
+            }
+        }
+    }
+
+    /// Like [`forward`](Self::forward), but returns the normed states before the output head,
+    /// `[tokens, hidden_size]`, so that a caller can take logits of a few rows at a time.
+    pub fn forward_hidden(
+        &self,
+        steps: &mut [SequenceStep],
+        options: &RuntimeOptions,
+    ) -> Result<Vec<f32>, ModelError> {
+        self.check(steps)?;
+        let tokens: Vec<u32> = steps.iter().flat_map(|step| step.tokens).copied().collect();
+        let mut x = self.embed(&tokens, options)?;
+        let tables = self.rotary_tables(steps);
+        let mut ctx = Context { options: &options.kernel, scratch: Scratch::default() };
+        for step in steps.iter_mut() {
+            let len = step.cache.len();
+            step.cache.truncate(len);
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            let rotary = &tables.iter().find(|(rope, _)| *rope == self.config.layers[index].rope);
+            let rotary = rotary.as_ref().map(|(_, table)| table);
+            self.attention_block(index, layer, &mut x, rotary, steps, &mut ctx)?;
+            self.feed_forward_block(index, layer, &mut x, &mut ctx)?;
+        }
+        for step in steps {
+            step.cache.commit(step.tokens);
+        }
+        rms_norm(&mut x, &self.final_norm, self.config.rms_norm_eps);
+        Ok(x)
+    }
+
+    /// Logits `[rows, vocab]` of normed states `[rows, hidden_size]`.
+    pub fn logits(&self, hidden: &[f32], options: &RuntimeOptions) -> Result<Vec<f32>, ModelError> {
+        let width = self.config.hidden_size;
+        if !hidden.len().is_multiple_of(width) {
+            return Err(ModelError::Hidden { found: hidden.len(), width });
+        }
+        let mut ctx = Context { options: &options.kernel, scratch: Scratch::default() };
+        let head = self.head.as_ref().unwrap_or(&self.embedding);
+        head.forward_first(self.vocab, hidden, hidden.len() / width, &mut ctx)
+            .map_err(|source| ModelError::Layer { layer: "lm_head".to_owned(), source })
+    }
+
+    fn check(&self, steps: &[SequenceStep]) -> Result<(), ModelError> {
+        let vocab = self.config.vocab_size;
+        for (sequence, step) in steps.iter().enumerate() {
+            if step.tokens.is_empty() {
+                return Err(ModelError::EmptyStep { sequence });
+            }
+            if !step.cache.fits(&self.config) {
+                return Err(ModelError::Cache { sequence });
+            }
+            if let Some(token) = step.tokens.iter().find(|token| **token as usize >= vocab) {
+                return Err(ModelError::Token { token: *token, vocab });
+            }
+        }
+        Ok(())
+    }
+
+    fn embed(&self, tokens: &[u32], options: &RuntimeOptions) -> Result<Vec<f32>, ModelError> {
+        let width = self.config.hidden_size;
+        let mut x = vec![0f32; tokens.len() * width];
+        let numerics = options.kernel.numerics;
+        x.par_chunks_mut(width)
+            .zip(tokens)
+            .try_for_each(|(row, token)| self.embedding.row(*token as usize, numerics, row))
+            .map_err(|source| ModelError::Layer { layer: "embed_tokens".to_owned(), source })?;
+        if self.config.embedding_scale != 1.0 {
+            x.iter_mut().for_each(|x| *x *= self.config.embedding_scale);
+        }
+        Ok(x)
+    }
+
+    /// One table for each rotary embedding that the layers use.
+    fn rotary_tables(&self, steps: &[SequenceStep]) -> Vec<(Rope, RotaryTable)> {
+        let positions: Vec<usize> = steps
+            .iter()
+            .flat_map(|step| step.cache.len()..step.cache.len() + step.tokens.len())
+            .collect();
+        let mut tables: Vec<(Rope, RotaryTable)> = Vec::new();
+        for AttentionConfig { rope, .. } in &self.config.layers {
+            if tables.iter().all(|(known, _)| known != rope) {
+                let table = RotaryTable::new(rope, self.config.head_dim, &positions);
+                tables.push((*rope, table));
+            }
+        }
+        tables
+    }
+
+    fn attention_block(
+        &self,
+        index: usize,
+        layer: &Layer,
+        x: &mut [f32],
+        rotary: Option<&RotaryTable>,
+        steps: &mut [SequenceStep],
+        ctx: &mut Context,
+    ) -> Result<(), ModelError> {
+        let config = &self.config;
+        let m = x.len() / config.hidden_size;
+        let mut normed = x.to_vec();
+        rms_norm(&mut normed, &layer.attention_norm, config.rms_norm_eps);
+        let attention = &layer.attention;
+        let [mut q, mut k, v] =
+            linear::forward_three([&attention.q, &attention.k, &attention.v], &normed, m, ctx)
+                .map_err(|source| layer_error(index, "self_attn.qkv_proj", source))?;
+        for (x, norm, heads) in [
+            (&mut q, &attention.q_norm, config.num_heads),
+            (&mut k, &attention.k_norm, config.num_kv_heads),
+        ] {
+            if let Some(norm) = norm {
+                rms_norm(x, norm, config.rms_norm_eps);
+            }
+            if let Some(rotary) = rotary {
+                rotary.rotate(x, heads);
+            }
+        }
+        self.attend(index, &mut q, &k, &v, steps);
+        let mut added = attention
+            .output
+            .forward(&q, m, ctx)
+            .map_err(|source| layer_error(index, "self_attn.o_proj", source))?;
+        if let Some(norm) = &layer.post_attention_norm {
+            rms_norm(&mut added, norm, config.rms_norm_eps);
+        }
+        add(x, &added);
+        Ok(())
+    }
+
+    /// Adds k and v to the caches and replaces q by the attention's result, sequence by sequence.
+    fn attend(&self, index: usize, q: &mut [f32], k: &[f32], v: &[f32], steps: &mut [SequenceStep]) {
+        let config = &self.config;
+        let heads = Heads {
+            heads: config.num_heads,
+            kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+            scale: config.attention_scale,
+            window: config.layers[index].window,
+        };
+        let (mut q, mut k, mut v) = (q, k, v);
+        let mut sequences = Vec::with_capacity(steps.len());
+        for step in steps {
+            let tokens = step.tokens.len();
+            let (here, rest) = q.split_at_mut(tokens * config.q_width());
+            let (new_keys, later_keys) = k.split_at(tokens * config.kv_width());
+            let (new_values, later_values) = v.split_at(tokens * config.kv_width());
+            (q, k, v) = (rest, later_keys, later_values);
+            step.cache.append(index, new_keys, new_values);
+            sequences.push((here, step.cache.layer(index)));
+        }
+        sequences.into_par_iter().for_each(|(q, cache)| attention::attend(&heads, q, cache));
+    }
+
+    fn feed_forward_block(
+        &self,
+        index: usize,
+        layer: &Layer,
+        x: &mut [f32],
+        ctx: &mut Context,
+    ) -> Result<(), ModelError> {
+        let config = &self.config;
+        let m = x.len() / config.hidden_size;
+        let mut normed = x.to_vec();
+        rms_norm(&mut normed, &layer.feed_forward_norm, config.rms_norm_eps);
+        let FeedForward { gate, up, down } = &layer.feed_forward;
+        let inner = linear::gated(gate, up, config.activation, &normed, m, ctx)
+            .map_err(|source| layer_error(index, "mlp.gate_up_proj", source))?;
+        let mut added = down
+            .forward(&inner, m, ctx)
+            .map_err(|source| layer_error(index, "mlp.down_proj", source))?;
+        if let Some(norm) = &layer.post_feed_forward_norm {
+            rms_norm(&mut added, norm, config.rms_norm_eps);
+        }
+        add(x, &added);
+        Ok(())
+    }
+}
+
+fn layer_error(index: usize, name: &str, source: KernelError) -> ModelError {
+    ModelError::Layer { layer: format!("layers.{index}.{name}"), source }
+}
