@@ -1,0 +1,37 @@
+//! The command line as a whole; what belongs to one command stands in its own file.
+
+use crate::commands::{completions, validate};
+use clap::{Parser, Subcommand};
+use std::num::NonZeroUsize;
+
+/// Store the weights of language models as trellis codes of 1 to 8 bits, and run the models from
+/// the codes.
+#[derive(Debug, Parser)]
+#[command(name = "trelliq", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = AFTER_HELP)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// Threads to compute on [default: one a core]
+    #[arg(long, global = true, value_name = "N", env = "TRELLIQ_THREADS")]
+    pub threads: Option<NonZeroUsize>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Validate(validate::Args),
+    Completions(completions::Args),
+}
+
+const AFTER_HELP: &str = "\
+MODEL is a directory of safetensors, a .gguf file or a repository id of a hub such as
+owner/name or owner/name@revision (HF_ENDPOINT and HF_HOME are honoured).
+
+A first session:
+  trelliq quantize MODEL packed --bits 4        code every linear layer at 4 bits
+  trelliq inspect packed                        see what was coded, and how well
+  trelliq eval packed --reference MODEL --text book.txt
+  trelliq run packed \"Why is the sky blue?\"
+
+Exit status: 0 done, 1 the work failed (one line on stderr says why), 2 wrong usage.";
