@@ -65,10 +65,10 @@ impl ChatTemplate {
     /// `config` is the `tokenizer_config.json`, for its special tokens.
     pub fn new(template: &str, config: &Value) -> Result<Self, ChatError> {
         let mut environment = environment().map_err(ChatError::Parse)?;
-        let template = source::without_generation_tags(template);
+        let template = source::without_generation_tags(template).into_owned();
         environment.add_template_owned(NAME, template).map_err(ChatError::Parse)?;
-        let token = |name: &&str| Some(((*name).to_owned(), special_token(config, name)?.into()));
-        Ok(Self { environment, special: SPECIAL.iter().filter_map(token).collect() })
+        let token = |name: &str| Some((name.to_owned(), special_token(config, name)?.into()));
+        Ok(Self { environment, special: SPECIAL.into_iter().filter_map(token).collect() })
     }
 
     /// The prompt for messages; with `add_generation_prompt` it ends where the answer starts.

@@ -162,9 +162,7 @@ impl Loader<'_> {
         }
         match self.packed(path, out, inputs)? {
             Linear::Packed(layer) if self.options.carrier => {
-                let carrier = Carrier::from_linear(&layer, Numerics::Fast);
-                let error = |source| ModelError::Layer { layer: path.to_owned(), source };
-                Ok(Linear::Carrier(carrier.map_err(error)?))
+                Ok(Linear::Carrier(Carrier::from_linear(&layer, Numerics::Fast)))
             }
             packed => Ok(packed),
         }
