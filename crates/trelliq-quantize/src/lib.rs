@@ -1,1 +1,22 @@
-//! (being written)
+//! From a dense model to a packed one: which tensors are coded and how, rotation, coding, and a
+//! pipeline that can be killed at any moment and continued.
+
+mod assemble;
+mod check;
+mod decode;
+mod encode;
+mod error;
+mod manifest;
+mod options;
+mod parts;
+mod pipeline;
+mod plan;
+mod progress;
+mod rotate;
+
+pub use decode::decode;
+pub use error::QuantizeError;
+pub use manifest::{LayerReport, MANIFEST_FILE, Manifest, ScaleReport, SourceFile, Totals};
+pub use options::{AxisChoice, QuantizeOptions, RecordedOptions};
+pub use pipeline::quantize;
+pub use progress::{Event, Progress};

@@ -1,0 +1,118 @@
+//! What a user chooses.
+
+use serde::{Deserialize, Serialize};
+use trelliq_codec::{Code, ScaleRule};
+use trelliq_kernels::Axis;
+
+/// Which dimension of each weight is coded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AxisChoice {
+    /// Along the outputs (axis 0), which rounding with feedback wants. Embeddings are always
+    /// coded along the inputs, so that a row lookup decodes one row; a head whose vocabulary has
+    /// no legal block length is too.
+    #[default]
+    Auto,
+    Fixed(Axis),
+}
+
+/// Options of [`crate::quantize`]. All but `resume` and `overwrite` are part of the result.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QuantizeOptions {
+    /// K: stored bits a weight of the linear layers.
+    pub bits: u32,
+    /// L: bits of a trellis state.
+    pub state_bits: u32,
+    pub code: Code,
+    pub axis: AxisChoice,
+    /// Whether weights are coded rotated (format 2).
+    pub rotate: bool,
+    /// T: weights a block; by default the legal length nearest to 256 for each width.
+    pub block_len: Option<usize>,
+    pub scale_rule: ScaleRule,
+    /// Viterbi passes a block, at least 2.
+    pub passes: usize,
+    /// Globs over paths such as `model.layers.0.mlp.up_proj`; empty for all linear layers.
+    pub include: Vec<String>,
+    /// Globs over paths that stay dense, stronger than `include`.
+    pub exclude: Vec<String>,
+    /// K of the output head; it stays as in the source by default.
+    pub head_bits: Option<u32>,
+    /// K of the token embedding; it stays as in the source by default.
+    pub embed_bits: Option<u32>,
+    /// Seed of the rotations' signs.
+    pub seed: u64,
+    /// Bytes of tensors past which the output is sharded.
+    pub max_shard_bytes: u64,
+    /// Continue a run that was interrupted; else its parts are discarded.
+    pub resume: bool,
+    /// Replace an existing output directory.
+    pub overwrite: bool,
+}
+
+impl Default for QuantizeOptions {
+    fn default() -> Self {
+        Self {
+            bits: 4,
+            state_bits: 12,
+            code: Code::OneMad,
+            axis: AxisChoice::Auto,
+            rotate: true,
+            block_len: None,
+            scale_rule: ScaleRule::Tuned,
+            passes: 2,
+            include: Vec::new(),
+            exclude: Vec::new(),
+            head_bits: None,
+            embed_bits: None,
+            seed: 0,
+            max_shard_bytes: 5_000_000_000,
+            resume: true,
+            overwrite: false,
+        }
+    }
+}
+
+/// The options that decide the result, as the manifest records them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecordedOptions {
+    pub bits: u32,
+    pub state_bits: u32,
+    pub code: String,
+    pub axis: String,
+    pub rotate: bool,
+    pub block_len: Option<usize>,
+    pub scale_rule: String,
+    pub passes: usize,
+    pub include: Vec<String>,
+    pub exclude: Vec<String>,
+    pub head_bits: Option<u32>,
+    pub embed_bits: Option<u32>,
+    pub seed: u64,
+    pub max_shard_bytes: u64,
+}
+
+impl From<&QuantizeOptions> for RecordedOptions {
+    fn from(options: &QuantizeOptions) -> Self {
+        let axis = match options.axis {
+            AxisChoice::Auto => "auto",
+            AxisChoice::Fixed(Axis::Out) => "0",
+            AxisChoice::Fixed(Axis::In) => "1",
+        };
+        Self {
+            bits: options.bits,
+            state_bits: options.state_bits,
+            code: options.code.name().into(),
+            axis: axis.into(),
+            rotate: options.rotate,
+            block_len: options.block_len,
+            scale_rule: options.scale_rule.name().into(),
+            passes: options.passes,
+            include: options.include.clone(),
+            exclude: options.exclude.clone(),
+            head_bits: options.head_bits,
+            embed_bits: options.embed_bits,
+            seed: options.seed,
+            max_shard_bytes: options.max_shard_bytes,
+        }
+    }
+}

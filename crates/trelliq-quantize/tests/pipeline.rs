@@ -1,0 +1,309 @@
+//! The pipeline on a small trained model: what is written is what was coded, whatever interrupts it.
+
+use half::bf16;
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use trelliq_codec::ScaleRule;
+use trelliq_format::{ModelSource, WriterOptions, load_packed};
+use trelliq_kernels::{Axis, Numerics, TrellisLinear};
+use trelliq_quantize::*;
+
+const QUERY: &str = "model.layers.0.self_attn.q_proj";
+
+fn tiny() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny")
+}
+
+fn source() -> ModelSource {
+    ModelSource::open_path(&tiny()).unwrap()
+}
+
+/// Few layers, so that a test codes little.
+fn options() -> QuantizeOptions {
+    QuantizeOptions {
+        bits: 3,
+        state_bits: 8,
+        include: vec!["model.layers.[01].*".into()],
+        ..QuantizeOptions::default()
+    }
+}
+
+fn run(source: &ModelSource, out: &Path, options: &QuantizeOptions) -> Manifest {
+    quantize(source, out, options, &|_| {}).unwrap()
+}
+
+fn fails(options: &QuantizeOptions) -> QuantizeError {
+    let directory = tempfile::tempdir().unwrap();
+    let error = quantize(&source(), &directory.path().join("out"), options, &|_| {}).unwrap_err();
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "{error} left something");
+    error
+}
+
+fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .map(|path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, fs::read(path).unwrap())
+        })
+        .collect()
+}
+
+/// `||a - b||^2 / ||a||^2`.
+fn relative_error(a: &[f32], b: &[f32]) -> f64 {
+    let square = |x: f64| x * x;
+    let error: f64 = a.iter().zip(b).map(|(&a, &b)| square(f64::from(a) - f64::from(b))).sum();
+    error / a.iter().map(|&a| square(f64::from(a))).sum::<f64>()
+}
+
+fn weight(source: &ModelSource, path: &str, numerics: Numerics) -> Vec<f32> {
+    let layer = load_packed(source, path, None).unwrap();
+    let linear = TrellisLinear::new(layer.matrix, layer.rotation, layer.bias).unwrap();
+    let mut weight = vec![0.0; linear.in_features() * linear.out_features()];
+    linear.expand_weight(numerics, &mut weight).unwrap();
+    weight
+}
+
+#[test]
+fn written_codes_hold_the_weights_that_the_manifest_says() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, axis, rotate, rule) in [
+        ("a", AxisChoice::Auto, true, ScaleRule::Tuned),
+        ("b", AxisChoice::Fixed(Axis::In), true, ScaleRule::Grid),
+        ("c", AxisChoice::Fixed(Axis::Out), false, ScaleRule::Baseline),
+    ] {
+        let out = directory.path().join(name);
+        let options = QuantizeOptions { axis, rotate, scale_rule: rule, ..options() };
+        let manifest = run(&source(), &out, &options);
+        let packed = ModelSource::open_path(&out).unwrap();
+        assert_eq!(manifest.layers.len(), 14);
+        for (path, report) in &manifest.layers {
+            let original = source().read_f32(&format!("{path}.weight")).unwrap();
+            let error = relative_error(&original, &weight(&packed, path, Numerics::Fast));
+            assert!(
+                (error / report.relative_error - 1.0).abs() < 1e-3,
+                "{path}: {error} measured, {} reported",
+                report.relative_error
+            );
+            // 3 bits of any sane code: below the Lloyd-Max quantizer of equal rate, above the limit.
+            assert!((0.0156..0.06).contains(&error), "{path}: {error}");
+        }
+        // What is not coded stays byte for byte.
+        for info in source().tensors().filter(|i| packed.info(&i.name).is_some()) {
+            let path = info.name.trim_end_matches(".weight");
+            if !manifest.layers.contains_key(path) {
+                let (before, after) = (source(), packed.dense_bytes(&info.name).unwrap().1);
+                assert_eq!(before.dense_bytes(&info.name).unwrap().1, after, "{}", info.name);
+            }
+        }
+        let stored = serde_json::from_slice(&files(&out)[MANIFEST_FILE]).unwrap();
+        assert_eq!(manifest, stored);
+        assert!(!directory.path().join(format!("{name}.partial")).exists());
+    }
+}
+
+#[test]
+fn shared_inputs_share_their_rotation() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    run(&source(), &out, &options());
+    let packed = ModelSource::open_path(&out).unwrap();
+    let rotation = |name: &str| {
+        load_packed(&packed, &format!("model.layers.0.{name}"), None).unwrap().rotation.unwrap()
+    };
+    let (q, k, gate) =
+        (rotation("self_attn.q_proj"), rotation("self_attn.k_proj"), rotation("mlp.gate_proj"));
+    assert_eq!(q.su(), k.su());
+    assert_ne!(q.su(), gate.su());
+    assert_eq!((q.in_block(), q.out_block()), (64, 64));
+}
+
+#[test]
+fn embedding_and_head_are_coded_on_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let options = QuantizeOptions {
+        embed_bits: Some(6),
+        include: vec![QUERY.into()],
+        rotate: true,
+        ..options()
+    };
+    let manifest = run(&source(), &out, &options);
+    let report = &manifest.layers["model.embed_tokens"];
+    assert_eq!((report.bits, report.axis, report.rotation), (6, 1, Some([64, 1])));
+    let packed = ModelSource::open_path(&out).unwrap();
+    let layer = load_packed(&packed, "model.embed_tokens", None).unwrap();
+    let linear = TrellisLinear::new(layer.matrix, layer.rotation, None).unwrap();
+    let mut row = vec![0.0; linear.in_features()];
+    linear.row(777, Numerics::Fast, &mut row).unwrap();
+    let mut original = vec![0.0; row.len()];
+    source().read_rows_f32("model.embed_tokens.weight", 777..778, &mut original).unwrap();
+    assert!(relative_error(&original, &row) < 0.01);
+    // The head is the embedding: there is no tensor of its own to code.
+    let error = fails(&QuantizeOptions { head_bits: Some(4), ..options });
+    assert!(matches!(error, QuantizeError::NoSuchTensor("output head")), "{error}");
+}
+
+#[test]
+fn decoding_gives_a_dense_bf16_model() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, rotate) in [("rotated", true), ("plain", false)] {
+        let out = directory.path().join(name);
+        let dense = directory.path().join(format!("{name}-dense"));
+        run(&source(), &out, &QuantizeOptions { rotate, ..options() });
+        let packed = ModelSource::open_path(&out).unwrap();
+        decode(&packed, &dense, WriterOptions::default(), &|_| {}).unwrap();
+        let decoded = ModelSource::open_path(&dense).unwrap();
+        assert!(decoded.quantization().is_none());
+        let names = |s: &ModelSource| s.tensors().map(|i| i.name.clone()).collect::<Vec<_>>();
+        let (mut found, mut expected) = (names(&decoded), names(&source()));
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected);
+        let numerics = if rotate { Numerics::Fast } else { Numerics::Exact };
+        let expected: Vec<f32> = weight(&packed, QUERY, numerics)
+            .into_iter()
+            .map(|w| bf16::from_f32(w).to_f32())
+            .collect();
+        assert_eq!(decoded.read_f32(&format!("{QUERY}.weight")).unwrap(), expected);
+        let error = decode(&decoded, &dense, WriterOptions::default(), &|_| {}).unwrap_err();
+        assert!(matches!(error, QuantizeError::NotQuantized));
+    }
+}
+
+/// Runs until `events` events were seen, then unwinds out of the pipeline.
+fn interrupted(out: &Path, options: &QuantizeOptions, events: usize) -> bool {
+    let seen = AtomicUsize::new(0);
+    let stop = |_: Event| {
+        assert!(seen.fetch_add(1, Ordering::Relaxed) < events, "interrupted on purpose");
+    };
+    catch_unwind(AssertUnwindSafe(|| quantize(&source(), out, options, &stop))).is_err()
+}
+
+#[test]
+fn an_interrupted_run_continues_to_the_same_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let whole = directory.path().join("whole");
+    run(&source(), &whole, &options());
+    let expected = files(&whole);
+    let out = directory.path().join("out");
+    let mut interruptions = 0;
+    for (events, threads) in [(5, 1), (60, 2), (200, 3), (400, 1), (700, 2), (1000, 3)] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        interruptions += usize::from(pool.install(|| interrupted(&out, &options(), events)));
+        assert!(!out.exists() || interruptions < 6);
+    }
+    assert!(interruptions >= 3, "{interruptions}");
+    run(&source(), &out, &options());
+    assert_eq!(files(&out), expected);
+    // The same call again finds the finished output.
+    let before = fs::metadata(out.join("config.json")).unwrap().modified().unwrap();
+    run(&source(), &out, &options());
+    assert_eq!(fs::metadata(out.join("config.json")).unwrap().modified().unwrap(), before);
+}
+
+#[test]
+fn parts_and_outputs_of_another_run_are_not_touched() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    assert!(interrupted(&out, &options(), 300));
+    let other = QuantizeOptions { bits: 2, ..options() };
+    let error = quantize(&source(), &out, &other, &|_| {}).unwrap_err();
+    let QuantizeError::OtherRun { difference, .. } = &error else { panic!("{error}") };
+    assert_eq!(difference, "options.bits was 3, now 2");
+    run(&source(), &out, &QuantizeOptions { resume: false, ..other.clone() });
+    let error = quantize(&source(), &out, &options(), &|_| {}).unwrap_err();
+    assert!(matches!(error, QuantizeError::OutputExists { .. }), "{error}");
+    let manifest = run(&source(), &out, &QuantizeOptions { overwrite: true, ..options() });
+    assert_eq!(manifest.options.bits, 3);
+}
+
+#[test]
+fn sharded_output_holds_the_same_tensors() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, many) = (directory.path().join("one"), directory.path().join("many"));
+    run(&source(), &one, &options());
+    run(&source(), &many, &QuantizeOptions { max_shard_bytes: 400_000, ..options() });
+    let shards = files(&many).keys().filter(|n| n.ends_with(".safetensors")).count();
+    assert!(shards > 3, "{shards}");
+    let (one, many) =
+        (ModelSource::open_path(&one).unwrap(), ModelSource::open_path(&many).unwrap());
+    assert_eq!(one.tensors().count(), many.tensors().count());
+    for info in one.tensors() {
+        let (a, b) = (one.raw(&info.name).unwrap(), many.raw(&info.name).unwrap());
+        assert_eq!(a.bytes(), b.bytes(), "{}", info.name);
+    }
+}
+
+#[test]
+fn what_cannot_be_coded_is_refused_before_any_work() {
+    let include = |pattern: &str| vec![pattern.to_owned()];
+    let error = fails(&QuantizeOptions { include: include("nothing"), ..options() });
+    assert!(matches!(error, QuantizeError::NothingToCode), "{error}");
+    let error = fails(&QuantizeOptions { include: include("a{"), ..options() });
+    assert!(matches!(error, QuantizeError::Glob { .. }), "{error}");
+    let error = fails(&QuantizeOptions { bits: 9, ..options() });
+    assert!(matches!(error, QuantizeError::Options(_)), "{error}");
+    let error = fails(&QuantizeOptions { block_len: Some(128), ..options() });
+    assert!(error.to_string().contains("down_proj.weight"), "{error}");
+    let error = fails(&QuantizeOptions { passes: 1, ..options() });
+    assert!(matches!(error, QuantizeError::Options(_)), "{error}");
+}
+
+/// A directory with one linear layer of `shape`, f32.
+fn one_layer(directory: &Path, shape: [usize; 2], weights: &[f32]) -> ModelSource {
+    fs::create_dir_all(directory).unwrap();
+    fs::write(directory.join("config.json"), "{}").unwrap();
+    let bytes: Vec<u8> = weights.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.into(), &bytes);
+    let tensors = [(format!("{QUERY}.weight"), view.unwrap())];
+    let file = directory.join("model.safetensors");
+    safetensors::serialize_to_file(tensors, None, &file).unwrap();
+    ModelSource::open_path(directory).unwrap()
+}
+
+#[test]
+fn weights_that_are_not_finite_are_named() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut weights = vec![0.5; 64 * 64];
+        weights[1234] = bad;
+        let source = one_layer(&directory.path().join("in"), [64, 64], &weights);
+        let out = directory.path().join("out");
+        let options = QuantizeOptions { include: vec![], ..options() };
+        let error = quantize(&source, &out, &options, &|_| {}).unwrap_err();
+        let QuantizeError::NonFinite { tensor, index: 1234, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(tensor, &format!("{QUERY}.weight"));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn weights_past_the_range_of_scales_leave_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = one_layer(&directory.path().join("in"), [64, 64], &[1e9; 64 * 64]);
+    let out = directory.path().join("out");
+    let options = QuantizeOptions { include: vec![], rotate: false, ..options() };
+    let error = quantize(&source, &out, &options, &|_| {}).unwrap_err();
+    assert!(error.to_string().contains(QUERY), "{error}");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn widths_without_a_block_length_are_refused_with_advice() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = one_layer(directory.path(), [50, 64], &[0.1; 50 * 64]);
+    let options = QuantizeOptions { include: vec![], ..options() };
+    let out = directory.path().join("out");
+    let error = quantize(&source, &out, &options, &|_| {}).unwrap_err();
+    assert!(matches!(error, QuantizeError::NoBlockLength { cols: 50, .. }), "{error}");
+    assert!(error.to_string().contains("--exclude"), "{error}");
+    let axis = AxisChoice::Fixed(Axis::In);
+    let manifest = run(&source, &out, &QuantizeOptions { axis, ..options });
+    assert_eq!(manifest.layers[QUERY].rotation, Some([64, 2]));
+}
