@@ -7,11 +7,7 @@ pub enum KernelError {
     #[error(transparent)]
     Codec(#[from] CodecError),
     #[error("{what} has {found} elements, expected {expected}")]
-    Length {
-        what: &'static str,
-        found: usize,
-        expected: usize,
-    },
+    Length { what: &'static str, found: usize, expected: usize },
     #[error("scale of stored row {row} is {value}: scales must be finite")]
     NonFiniteScale { row: usize, value: f32 },
     #[error("rotation block {block} must be a power of two that divides the dimension {dim}")]
@@ -27,9 +23,5 @@ pub enum KernelError {
     #[error(
         "words at byte {offset} with {len} words do not lie inside the mapped file of {file} bytes, or are not 4-byte aligned"
     )]
-    Mapping {
-        offset: usize,
-        len: usize,
-        file: usize,
-    },
+    Mapping { offset: usize, len: usize, file: usize },
 }

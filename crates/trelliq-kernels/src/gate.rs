@@ -2,7 +2,8 @@
 
 use crate::linear::check_len;
 use crate::options::sized;
-use crate::{Activation, KernelError, KernelOptions, Scratch, TrellisLinear, cpu};
+use crate::{Activation, Isa, KernelError, KernelOptions, Scratch, TrellisLinear, cpu};
+use rayon::prelude::*;
 
 /// The activation function of the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,16 +64,41 @@ pub fn gate_up<A: Activation>(
         up.rotate_input(x_up);
         x_up
     };
-    let (y_gate, y_up) = (
-        sized(&mut scratch.y, y.len()),
-        sized(&mut scratch.y2, y.len()),
-    );
+    if fuses(gate, up, options) {
+        let tiles = sized(&mut scratch.y, y.len());
+        let combine = |output, g, u| {
+            function.apply::<A>(gate.finish_one(output, g), up.finish_one(output, u)).to_f32()
+        };
+        let operands = [(gate.matrix(), x_gate), (up.matrix(), x_up)];
+        cpu::multiply_pair(operands, m, tiles, options, &mut scratch.work, combine);
+        A::narrow(tiles, y);
+        return Ok(());
+    }
+    let (y_gate, y_up) = (sized(&mut scratch.y, y.len()), sized(&mut scratch.y2, y.len()));
     for (layer, x, sums) in [(gate, x_gate, &mut *y_gate), (up, x_up, &mut *y_up)] {
         cpu::multiply(layer.matrix(), x, m, sums, options, &mut scratch.work);
         layer.finish(sums);
     }
-    for ((y, &gate), &up) in y.iter_mut().zip(&*y_gate).zip(&*y_up) {
-        *y = function.apply(gate, up);
-    }
+    combine(function, y_gate, y_up, y);
     Ok(())
+}
+
+/// Whether both products can be cut into the same tiles and combined there.
+fn fuses(gate: &TrellisLinear, up: &TrellisLinear, options: &KernelOptions) -> bool {
+    let cut = |layer: &TrellisLinear| {
+        (layer.matrix().axis(), layer.matrix().trellis().block_len(), layer.out_block())
+    };
+    options.isa != Some(Isa::Scalar) && cut(gate) == cut(up) && !gate.mixes_outputs()
+}
+
+/// Elements that one thread combines at least.
+const COMBINED: usize = 4096;
+
+fn combine<A: Activation>(function: Gate, gates: &[f32], ups: &[f32], y: &mut [A]) {
+    let pieces = y.par_chunks_mut(COMBINED).zip(gates.par_chunks(COMBINED));
+    pieces.zip(ups.par_chunks(COMBINED)).for_each(|((y, gates), ups)| {
+        for ((y, &gate), &up) in y.iter_mut().zip(gates).zip(ups) {
+            *y = function.apply(gate, up);
+        }
+    });
 }

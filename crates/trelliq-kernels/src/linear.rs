@@ -5,7 +5,7 @@ use crate::options::sized;
 use crate::{
     Activation, Axis, KernelError, KernelOptions, Numerics, PackedMatrix, Rotation, Scratch, cpu,
 };
-use rayon::prelude::*;
+use std::ops::Range;
 
 /// A linear layer whose weight exists only as codes.
 #[derive(Clone, Debug)]
@@ -31,11 +31,7 @@ impl TrellisLinear {
         if let Some(bias) = &bias {
             check_len("bias", bias.len(), matrix.out_features())?;
         }
-        Ok(Self {
-            matrix,
-            rotation,
-            bias,
-        })
+        Ok(Self { matrix, rotation, bias })
     }
 
     pub fn in_features(&self) -> usize {
@@ -89,10 +85,9 @@ impl TrellisLinear {
         if self.matrix.axis() != Axis::In || self.mixes_outputs() {
             return Err(KernelError::RowAccess);
         }
-        self.matrix
-            .decode_row(index, self.matrix.values(), numerics, out)?;
+        self.matrix.decode_row(index, self.matrix.values(), numerics, out)?;
         if let Some(rotation) = &self.rotation {
-            rotation.unrotate_rows(index, out);
+            rotation.unrotate_row(index, out);
         }
         Ok(())
     }
@@ -104,28 +99,39 @@ impl TrellisLinear {
         out: &mut [T],
     ) -> Result<(), KernelError> {
         check_len("out", out.len(), self.in_features() * self.out_features())?;
-        cpu::expand(&self.matrix, numerics, out);
+        cpu::expand(&self.matrix, 0..self.out_features(), numerics, out);
         Ok(())
     }
 
     /// The weight that the layer multiplies by, `W = diag(sv) H_out What H_in diag(su)`: `[out, in]`
     /// row-major, in f32.
     pub fn expand_weight(&self, numerics: Numerics, out: &mut [f32]) -> Result<(), KernelError> {
-        self.expand(numerics, out)?;
-        if let Some(rotation) = &self.rotation {
-            let panel = rotation.out_block() * self.in_features();
-            out.par_chunks_mut(panel)
-                .enumerate()
-                .for_each(|(index, panel)| {
-                    rotation.unrotate_panel(index * rotation.out_block(), panel);
-                });
-        }
+        check_len("out", out.len(), self.in_features() * self.out_features())?;
+        self.expand_weight_rows(0..self.out_features(), numerics, out);
         Ok(())
+    }
+
+    /// Outputs that one output of the coded matrix reaches, 1 where there is no output rotation.
+    pub(crate) fn out_block(&self) -> usize {
+        self.rotation.as_ref().map_or(1, Rotation::out_block)
+    }
+
+    /// The rows `outputs` of W, whole blocks of the output rotation: `[outputs, in]`.
+    pub(crate) fn expand_weight_rows(
+        &self,
+        outputs: Range<usize>,
+        numerics: Numerics,
+        out: &mut [f32],
+    ) {
+        cpu::expand(&self.matrix, outputs.clone(), numerics, out);
+        if let Some(rotation) = &self.rotation {
+            rotation.unrotate(outputs.start, out);
+        }
     }
 
     /// Whether an output of the layer depends on more than one output of the coded matrix.
     pub(crate) fn mixes_outputs(&self) -> bool {
-        self.rotation.as_ref().is_some_and(|r| r.out_block() > 1)
+        self.out_block() > 1
     }
 
     /// Whether both layers see one rotated input.
@@ -141,6 +147,13 @@ impl TrellisLinear {
         if let Some(rotation) = &self.rotation {
             rotation.rotate_input(x);
         }
+    }
+
+    /// [`finish`](Self::finish) for one output that no rotation mixes.
+    #[inline(always)]
+    pub(crate) fn finish_one(&self, output: usize, sum: f32) -> f32 {
+        let scaled = self.rotation.as_ref().map_or(sum, |rotation| rotation.sv()[output] * sum);
+        self.bias.as_ref().map_or(scaled, |bias| scaled + bias[output])
     }
 
     /// Output rotation and bias of `y`: `[m, out]`.
@@ -196,13 +209,5 @@ pub(crate) fn check_len(
     found: usize,
     expected: usize,
 ) -> Result<(), KernelError> {
-    if found == expected {
-        Ok(())
-    } else {
-        Err(KernelError::Length {
-            what,
-            found,
-            expected,
-        })
-    }
+    if found == expected { Ok(()) } else { Err(KernelError::Length { what, found, expected }) }
 }

@@ -8,12 +8,10 @@ use trelliq_codec::{Code, Trellis, code_values, decode_block};
 
 /// The values of a code, made once a process: at L = 16 a table takes 256 KiB, too much a layer.
 fn values(code: Code, state_bits: u32) -> &'static [f32] {
-    static TABLES: LazyLock<Mutex<HashMap<(Code, u32), &'static [f32]>>> =
-        LazyLock::new(Mutex::default);
+    type Tables = HashMap<(Code, u32), &'static [f32]>;
+    static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
     let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
-    tables
-        .entry((code, state_bits))
-        .or_insert_with(|| code_values(code, state_bits).leak())
+    tables.entry((code, state_bits)).or_insert_with(|| code_values(code, state_bits).leak())
 }
 
 /// Which dimension of a layer's weight runs along the coded rows.
@@ -55,6 +53,7 @@ pub struct PackedMatrix {
     out_features: usize,
     words: Words,
     scales: Vec<f32>,
+    values: &'static [f32],
 }
 
 impl PackedMatrix {
@@ -70,35 +69,18 @@ impl PackedMatrix {
         words: Words,
         scales: Vec<f32>,
     ) -> Result<Self, KernelError> {
-        let this = Self {
-            trellis,
-            axis,
-            in_features,
-            out_features,
-            words,
-            scales,
-        };
+        let values = values(trellis.code(), trellis.state_bits());
+        let this = Self { trellis, axis, in_features, out_features, words, scales, values };
         let expected = trellis.words_per_row(this.cols())? * this.rows();
         if this.words.len() != expected {
-            return Err(KernelError::Length {
-                what: "words",
-                found: this.words.len(),
-                expected,
-            });
+            return Err(KernelError::Length { what: "words", found: this.words.len(), expected });
         }
         if this.scales.len() != this.rows() {
             let found = this.scales.len();
-            return Err(KernelError::Length {
-                what: "scales",
-                found,
-                expected: this.rows(),
-            });
+            return Err(KernelError::Length { what: "scales", found, expected: this.rows() });
         }
         match this.scales.iter().position(|s| !s.is_finite()) {
-            Some(row) => Err(KernelError::NonFiniteScale {
-                row,
-                value: this.scales[row],
-            }),
+            Some(row) => Err(KernelError::NonFiniteScale { row, value: this.scales[row] }),
             None => Ok(this),
         }
     }
@@ -153,7 +135,7 @@ impl PackedMatrix {
 
     /// The values of all `2^L` states, from a table that layers of one code share.
     pub fn values(&self) -> &'static [f32] {
-        values(self.trellis.code(), self.trellis.state_bits())
+        self.values
     }
 
     /// Decodes stored row `row` into `out` (length [`cols`](Self::cols)); `values` are
@@ -167,15 +149,9 @@ impl PackedMatrix {
     ) -> Result<(), KernelError> {
         if out.len() != self.cols() {
             let found = out.len();
-            return Err(KernelError::Length {
-                what: "out",
-                found,
-                expected: self.cols(),
-            });
+            return Err(KernelError::Length { what: "out", found, expected: self.cols() });
         }
-        let blocks = self
-            .row_words(row)
-            .chunks_exact(self.trellis.words_per_block());
+        let blocks = self.row_words(row).chunks_exact(self.trellis.words_per_block());
         for (block, out) in blocks.zip(out.chunks_exact_mut(self.trellis.block_len())) {
             decode_block(&self.trellis, values, block, out)?;
         }

@@ -46,6 +46,7 @@ pub struct Scratch {
 pub(crate) struct Work {
     pub tiles: Vec<f32>,
     pub dense: Vec<f32>,
+    pub dense2: Vec<f32>,
 }
 
 /// The first `len` elements of a buffer that only grows; what they hold is left from earlier calls.

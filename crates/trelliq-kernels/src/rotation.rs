@@ -2,17 +2,14 @@
 //! `W = diag(sv) H_out What H_in diag(su)` (`docs/spec/format.md`, "Rotations").
 
 use crate::KernelError;
+use rayon::prelude::*;
 
 /// The largest rotation block that is chosen by default.
 const DEFAULT_BLOCK: usize = 512;
 
 /// The default block for a dimension: the largest power of two up to 512 that divides it.
 pub fn choose_rotation_block(dim: usize) -> usize {
-    if dim == 0 {
-        1
-    } else {
-        DEFAULT_BLOCK.min(1 << dim.trailing_zeros())
-    }
+    if dim == 0 { 1 } else { DEFAULT_BLOCK.min(1 << dim.trailing_zeros()) }
 }
 
 /// Multiplies each consecutive block of `block` elements by the orthonormal Sylvester Hadamard
@@ -22,24 +19,20 @@ pub fn choose_rotation_block(dim: usize) -> usize {
 /// When `block` is not a power of two that divides `x.len()`.
 pub fn hadamard_in_place(x: &mut [f32], block: usize) {
     assert!(block.is_power_of_two() && x.len().is_multiple_of(block));
-    if block == 1 {
-        return;
+    if block > 1 {
+        crate::cpu::hadamard(x, block);
     }
-    let norm = 1.0 / (block as f32).sqrt();
-    for chunk in x.chunks_exact_mut(block) {
-        let mut half = 1;
-        while half < block {
-            for pair in chunk.chunks_exact_mut(2 * half) {
-                let (low, high) = pair.split_at_mut(half);
-                for (a, b) in low.iter_mut().zip(high) {
-                    (*a, *b) = (*a + *b, *a - *b);
-                }
-            }
-            half *= 2;
-        }
-        for value in chunk {
-            *value *= norm;
-        }
+}
+
+/// Elements below which rows are rotated on the calling thread.
+const SERIAL_ELEMENTS: usize = 32 << 10;
+
+/// Calls `body` on rows of `width`, on the pool where that pays.
+fn for_each_row(data: &mut [f32], width: usize, body: impl Fn(&mut [f32]) + Send + Sync) {
+    if data.len() < SERIAL_ELEMENTS || data.len() == width {
+        data.chunks_exact_mut(width).for_each(body);
+    } else {
+        data.par_chunks_exact_mut(width).for_each(&body);
     }
 }
 
@@ -62,24 +55,13 @@ impl Rotation {
     ) -> Result<Self, KernelError> {
         for (block, channels) in [(in_block, &su), (out_block, &sv)] {
             if !block.is_power_of_two() || !channels.len().is_multiple_of(block) {
-                return Err(KernelError::RotationBlock {
-                    block,
-                    dim: channels.len(),
-                });
+                return Err(KernelError::RotationBlock { block, dim: channels.len() });
             }
             if let Some(index) = channels.iter().position(|s| !s.is_finite()) {
-                return Err(KernelError::NonFiniteChannel {
-                    index,
-                    value: channels[index],
-                });
+                return Err(KernelError::NonFiniteChannel { index, value: channels[index] });
             }
         }
-        Ok(Self {
-            in_block,
-            out_block,
-            su,
-            sv,
-        })
+        Ok(Self { in_block, out_block, su, sv })
     }
 
     pub fn in_block(&self) -> usize {
@@ -102,42 +84,44 @@ impl Rotation {
 
     /// `x <- H_in (su * x)` for every row of `x`, `[m, in]`.
     pub fn rotate_input(&self, x: &mut [f32]) {
-        for row in x.chunks_exact_mut(self.su.len()) {
+        for_each_row(x, self.su.len(), |row| {
             for (x, s) in row.iter_mut().zip(&self.su) {
                 *x *= s;
             }
             hadamard_in_place(row, self.in_block);
-        }
+        });
     }
 
     /// `y <- sv * (H_out y)` for every row of `y`, `[m, out]`.
     pub fn rotate_output(&self, y: &mut [f32]) {
-        for row in y.chunks_exact_mut(self.sv.len()) {
+        for_each_row(y, self.sv.len(), |row| {
             hadamard_in_place(row, self.out_block);
             for (y, s) in row.iter_mut().zip(&self.sv) {
                 *y *= s;
             }
-        }
+        });
     }
 
     /// Row `index` of What, `[in]`, to row `index` of W where the outputs are not mixed:
     /// `sv[index] * su * (H_in row)`.
-    pub(crate) fn unrotate_rows(&self, index: usize, row: &mut [f32]) {
+    pub(crate) fn unrotate_row(&self, index: usize, row: &mut [f32]) {
         hadamard_in_place(row, self.in_block);
         for (w, s) in row.iter_mut().zip(&self.su) {
             *w *= self.sv[index] * s;
         }
     }
 
-    /// `out_block` rows of What from row `first` on, `[out_block, in]`, to rows of W.
-    pub(crate) fn unrotate_panel(&self, first: usize, panel: &mut [f32]) {
+    /// Rows of What from row `first` on, whole output blocks of them, `[rows, in]`, to rows of W.
+    pub(crate) fn unrotate(&self, first: usize, rows: &mut [f32]) {
         let inputs = self.su.len();
-        butterflies(panel, inputs, self.out_block);
         let norm = 1.0 / (self.out_block as f32).sqrt();
-        for (index, row) in panel.chunks_exact_mut(inputs).enumerate() {
-            row.iter_mut().for_each(|w| *w *= norm);
-            self.unrotate_rows(first + index, row);
+        for panel in rows.chunks_exact_mut(self.out_block * inputs) {
+            butterflies(panel, inputs, self.out_block);
         }
+        rows.par_chunks_exact_mut(inputs).enumerate().for_each(|(index, row)| {
+            row.iter_mut().for_each(|w| *w *= norm);
+            self.unrotate_row(first + index, row);
+        });
     }
 }
 

@@ -12,11 +12,7 @@ pub struct Words(Storage);
 #[derive(Clone, Debug)]
 enum Storage {
     Owned(Arc<[u32]>),
-    Mapped {
-        map: Arc<Mmap>,
-        offset: usize,
-        len: usize,
-    },
+    Mapped { map: Arc<Mmap>, offset: usize, len: usize },
 }
 
 impl Words {
@@ -24,14 +20,8 @@ impl Words {
     ///
     /// Errors when the window leaves the file or is not 4-byte aligned.
     pub fn mapped(map: Arc<Mmap>, offset: usize, len: usize) -> Result<Self, KernelError> {
-        let error = KernelError::Mapping {
-            offset,
-            len,
-            file: map.len(),
-        };
-        let end = len
-            .checked_mul(4)
-            .and_then(|bytes| bytes.checked_add(offset));
+        let error = KernelError::Mapping { offset, len, file: map.len() };
+        let end = len.checked_mul(4).and_then(|bytes| bytes.checked_add(offset));
         if end.is_none_or(|end| end > map.len()) || !offset.is_multiple_of(4) {
             return Err(error);
         }

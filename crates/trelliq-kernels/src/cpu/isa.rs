@@ -37,10 +37,6 @@ impl Isa {
 
     /// The best that this machine can run.
     pub fn best() -> Isa {
-        Isa::ALL
-            .into_iter()
-            .rev()
-            .find(|isa| isa.available())
-            .unwrap_or(Isa::Baseline)
+        Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Baseline)
     }
 }

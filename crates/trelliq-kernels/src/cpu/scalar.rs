@@ -1,6 +1,6 @@
 //! The oracle: one weight at a time, straight from the specification.
 
-use crate::{Activation, Axis, Numerics, PackedMatrix};
+use crate::{Axis, Numerics, PackedMatrix};
 
 /// Calls `visit` with (stored row, decoded row).
 fn for_each_row(matrix: &PackedMatrix, numerics: Numerics, mut visit: impl FnMut(usize, &[f32])) {
@@ -23,26 +23,10 @@ pub(super) fn multiply(
     let (inputs, outputs) = (matrix.in_features(), matrix.out_features());
     y.fill(0.0);
     for_each_row(matrix, numerics, |index, row| {
-        for (x, y) in x
-            .chunks_exact(inputs)
-            .zip(y.chunks_exact_mut(outputs))
-            .take(m)
-        {
+        for (x, y) in x.chunks_exact(inputs).zip(y.chunks_exact_mut(outputs)).take(m) {
             match matrix.axis() {
                 Axis::In => y[index] = row.iter().zip(x).map(|(w, x)| w * x).sum(),
                 Axis::Out => row.iter().zip(y).for_each(|(w, y)| *y += w * x[index]),
-            }
-        }
-    });
-}
-
-pub(super) fn expand<T: Activation>(matrix: &PackedMatrix, numerics: Numerics, out: &mut [T]) {
-    let inputs = matrix.in_features();
-    for_each_row(matrix, numerics, |index, row| match matrix.axis() {
-        Axis::In => T::narrow(row, &mut out[index * inputs..(index + 1) * inputs]),
-        Axis::Out => {
-            for (out, &w) in out.chunks_exact_mut(inputs).zip(row) {
-                out[index] = T::from_f32(w);
             }
         }
     });

@@ -1,0 +1,93 @@
+//! The dense matrix.
+
+use super::job::{Job, run_room};
+use super::lanes::{LANES, RUN};
+use super::reader::{Reader, groups};
+use crate::options::sized;
+use crate::{Activation, Axis, Numerics};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Outputs of one piece of work where outputs are coded.
+const CODED_OUTPUTS: usize = 256;
+
+/// The rows `outputs` of What, `[outputs, in]` row-major, to the last bit of `numerics`.
+pub(super) fn expand<T: Activation>(
+    reader: &Reader<'_>,
+    outputs: Range<usize>,
+    numerics: Numerics,
+    out: &mut [T],
+) {
+    let inputs = reader.matrix.in_features();
+    let size = match reader.matrix.axis() {
+        Axis::In => LANES,
+        Axis::Out => CODED_OUTPUTS,
+    };
+    out.par_chunks_mut(size * inputs).enumerate().for_each_init(Job::default, |job, (i, out)| {
+        let start = outputs.start + i * size;
+        match reader.matrix.axis() {
+            Axis::In => expand_rows(reader, start, numerics, job, out),
+            Axis::Out => expand_columns(reader, start, numerics, job, out),
+        }
+    });
+}
+
+/// Up to sixteen stored rows, which are rows of `out`: `[rows, in]`.
+fn expand_rows<T: Activation>(
+    reader: &Reader<'_>,
+    first: usize,
+    numerics: Numerics,
+    job: &mut Job,
+    out: &mut [T],
+) {
+    let inputs = reader.matrix.in_features();
+    let words = sized(&mut job.words, reader.loaded_words());
+    let buffer = run_room(&mut job.runs, 1);
+    let (scales, weighing) = (reader.scales(first), reader.weighing(numerics));
+    for block in 0..reader.blocks() {
+        reader.load(first, block, words);
+        for run in 0..reader.runs() {
+            let start = block * reader.block_len() + run * RUN;
+            let weights = reader.weights(words, run, &scales, weighing, buffer);
+            for (lane, row) in out.chunks_exact_mut(inputs).enumerate() {
+                for (weights, out) in weights.iter().zip(&mut row[start..]) {
+                    *out = T::from_f32(weights.0[lane]);
+                }
+            }
+        }
+    }
+}
+
+/// Columns of all stored rows from `start` on, which are rows of `out`: `[columns, in]`.
+fn expand_columns<T: Activation>(
+    reader: &Reader<'_>,
+    start: usize,
+    numerics: Numerics,
+    job: &mut Job,
+    out: &mut [T],
+) {
+    let (inputs, t) = (reader.matrix.in_features(), reader.block_len());
+    let end = start + out.len() / inputs;
+    let words = sized(&mut job.words, reader.loaded_words());
+    let buffer = run_room(&mut job.runs, 1);
+    for first in groups(0..inputs) {
+        let lanes = LANES.min(inputs - first);
+        let (scales, weighing) = (reader.scales(first), reader.weighing(numerics));
+        for block in start / t..end.div_ceil(t) {
+            reader.load(first, block, words);
+            for run in 0..reader.runs() {
+                let column = block * t + run * RUN;
+                if column >= end || column + RUN <= start {
+                    continue;
+                }
+                let weights = reader.weights(words, run, &scales, weighing, buffer);
+                for (column, weights) in (column..end).zip(weights.iter()) {
+                    if column >= start {
+                        let at = (column - start) * inputs + first;
+                        T::narrow(&weights.0[..lanes], &mut out[at..at + lanes]);
+                    }
+                }
+            }
+        }
+    }
+}

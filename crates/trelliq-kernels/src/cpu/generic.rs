@@ -1,0 +1,208 @@
+//! The bodies of the kernels, written once and compiled per instruction set (`kernels.rs`).
+
+use super::lanes::{LANES, Lanes};
+use half::bf16;
+
+/// `a * b + c`, fused where the instruction set has that.
+#[inline(always)]
+fn multiply_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+#[inline(always)]
+fn accumulate<const FMA: bool>(acc: &mut Lanes<f32>, a: &Lanes<f32>, b: f32) {
+    for lane in 0..LANES {
+        acc.0[lane] = multiply_add::<FMA>(a.0[lane], b, acc.0[lane]);
+    }
+}
+
+/// Words of sixteen rows to lanes: `out[w][lane] = rows[lane][w]`.
+#[inline(always)]
+pub(super) fn transpose(rows: &[&[u32]; LANES], out: &mut [Lanes<u32>]) {
+    let rows: [&[u32]; LANES] = std::array::from_fn(|lane| &rows[lane][..out.len()]);
+    for (word, out) in out.iter_mut().enumerate() {
+        *out = Lanes(std::array::from_fn(|lane| rows[lane][word]));
+    }
+}
+
+/// How a decoded number becomes a weight.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Weighing {
+    /// Times a factor that holds scale and divisor: within an ulp or two of `fast`.
+    Folded,
+    /// `f32(number / divisor) * scale`, the `fast` numerics to the last bit.
+    Fast { divisor: f32 },
+    /// The same rounded to bf16: the `exact` numerics.
+    Exact { divisor: f32 },
+}
+
+/// Numbers of a run to weights; `scales` belong to the lanes.
+#[inline(always)]
+pub(super) fn weigh(run: &mut [Lanes<f32>], scales: &Lanes<f32>, weighing: Weighing) {
+    match weighing {
+        Weighing::Folded => run.iter_mut().for_each(|v| *v = v.map2(*scales, |v, s| v * s)),
+        Weighing::Fast { divisor } => {
+            run.iter_mut().for_each(|v| *v = v.map2(*scales, |v, s| v / divisor * s));
+        }
+        Weighing::Exact { divisor } => {
+            let round = |v: f32, s: f32| round_to_bf16(v / divisor * s);
+            run.iter_mut().for_each(|v| *v = v.map2(*scales, round));
+        }
+    }
+}
+
+/// `bf16::from_f32` and back for numbers that are not NaN, without its branches.
+#[inline(always)]
+fn round_to_bf16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) & 0xFFFF_0000;
+    debug_assert_eq!(f32::from_bits(rounded), bf16::from_f32(value).to_f32());
+    f32::from_bits(rounded)
+}
+
+/// `acc[m] += sum over i of run[i] * x[m * stride + i]` for M rows of x: the weights are read once.
+#[inline(always)]
+pub(super) fn reduce<const M: usize, const FMA: bool>(
+    run: &[Lanes<f32>],
+    x: &[f32],
+    stride: usize,
+    acc: &mut [Lanes<f32>],
+) {
+    let x: [&[f32]; M] = std::array::from_fn(|m| &x[m * stride..][..run.len()]);
+    let acc: &mut [Lanes<f32>; M] = (&mut acc[..M]).try_into().expect("M sums");
+    let mut sums = *acc;
+    for (i, weights) in run.iter().enumerate() {
+        for m in 0..M {
+            accumulate::<FMA>(&mut sums[m], weights, x[m][i]);
+        }
+    }
+    *acc = sums;
+}
+
+/// [`reduce`] for one row of x: four independent sums hide the latency of an addition.
+#[inline(always)]
+pub(super) fn reduce_one<const FMA: bool>(
+    run: &[Lanes<f32>],
+    x: &[f32],
+    _stride: usize,
+    acc: &mut [Lanes<f32>],
+) {
+    let mut sums = [Lanes::ZERO; 4];
+    let (fours, xs) = (run.chunks_exact(4), x[..run.len()].chunks_exact(4));
+    for (weights, x) in fours.clone().zip(xs.clone()) {
+        for j in 0..4 {
+            accumulate::<FMA>(&mut sums[j], &weights[j], x[j]);
+        }
+    }
+    for (weights, &x) in fours.remainder().iter().zip(xs.remainder()) {
+        accumulate::<FMA>(&mut sums[0], weights, x);
+    }
+    acc[0] = acc[0].add(sums[0].add(sums[1]).add(sums[2].add(sums[3])));
+}
+
+/// `acc[m][i] += sum over g of runs[g][i] * x[m][g]`, lane by lane, for G groups of sixteen rows:
+/// the sums in memory are touched once for all of them.
+#[inline(always)]
+pub(super) fn scatter<const G: usize, const FMA: bool>(
+    runs: &[&[Lanes<f32>]],
+    x: &[Lanes<f32>],
+    acc: &mut [Lanes<f32>],
+) {
+    let len = runs[0].len();
+    let runs: [&[Lanes<f32>]; G] = std::array::from_fn(|g| &runs[g][..len]);
+    for (acc, x) in acc.chunks_exact_mut(len).zip(x.chunks_exact(G)) {
+        let x: [Lanes<f32>; G] = x.try_into().expect("G groups");
+        for (i, acc) in acc.iter_mut().enumerate() {
+            let mut sum = *acc;
+            for g in 0..G {
+                for lane in 0..LANES {
+                    let product = (runs[g][i].0[lane], x[g].0[lane]);
+                    sum.0[lane] = multiply_add::<FMA>(product.0, product.1, sum.0[lane]);
+                }
+            }
+            *acc = sum;
+        }
+    }
+}
+
+/// `out[i] += sum of the lanes of acc[i]`.
+#[inline(always)]
+pub(super) fn fold(acc: &[Lanes<f32>], out: &mut [f32]) {
+    for (out, acc) in out.iter_mut().zip(acc) {
+        *out += acc.sum();
+    }
+}
+
+/// Rows of 8-bit numbers in affine groups: `w = offset + scale * q`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quants<'a> {
+    pub bytes: &'a [u8],
+    /// (scale, offset) of each group.
+    pub affine: &'a [(f32, f32)],
+    /// Numbers that share one scale and offset; the last group of a row may be shorter.
+    pub group: usize,
+}
+
+/// One row of 8-bit numbers against one row of x; `sums` are x's sums by group.
+#[inline(always)]
+pub(super) fn dot_bytes<const FMA: bool>(row: Quants<'_>, x: &[f32], sums: &[f32]) -> f32 {
+    let (mut acc, mut rest) = (Lanes::ZERO, 0.0);
+    let groups = row.bytes.chunks(row.group).zip(x.chunks(row.group));
+    for ((bytes, x), (&(scale, offset), sum)) in groups.zip(row.affine.iter().zip(sums)) {
+        let mut dot = Lanes::ZERO;
+        let (bytes, tail) = bytes.as_chunks::<LANES>();
+        let (x, x_tail) = x.as_chunks::<LANES>();
+        for (q, x) in bytes.iter().zip(x) {
+            for lane in 0..LANES {
+                dot.0[lane] = multiply_add::<FMA>(f32::from(q[lane]), x[lane], dot.0[lane]);
+            }
+        }
+        accumulate::<FMA>(&mut acc, &dot, scale);
+        let tail: f32 = tail.iter().zip(x_tail).map(|(&q, x)| f32::from(q) * x).sum();
+        rest += scale * tail + offset * sum;
+    }
+    acc.sum() + rest
+}
+
+/// The orthonormal Hadamard transform of consecutive blocks; `block` is a power of two that divides
+/// the length.
+#[inline(always)]
+pub(super) fn hadamard(x: &mut [f32], block: usize) {
+    let norm = 1.0 / (block as f32).sqrt();
+    for chunk in x.chunks_exact_mut(block) {
+        let (vectors, rest) = chunk.as_chunks_mut::<LANES>();
+        for v in vectors {
+            butterflies_inside(v);
+        }
+        let start = if rest.is_empty() { LANES } else { 1 };
+        let mut half = start;
+        while half < block {
+            for pair in chunk.chunks_exact_mut(2 * half) {
+                let (low, high) = pair.split_at_mut(half);
+                for (a, b) in low.iter_mut().zip(high) {
+                    (*a, *b) = (*a + *b, *a - *b);
+                }
+            }
+            half *= 2;
+        }
+        chunk.iter_mut().for_each(|v| *v *= norm);
+    }
+}
+
+/// The four steps whose partners lie in one vector, as shuffles: `v[i ^ half] +- v[i]`.
+#[inline(always)]
+fn butterflies_inside(v: &mut [f32; LANES]) {
+    macro_rules! step {
+        ($half:literal) => {
+            let from = *v;
+            for i in 0..LANES {
+                let sign = if i & $half == 0 { 1.0 } else { -1.0 };
+                v[i] = from[i ^ $half] + sign * from[i];
+            }
+        };
+    }
+    step!(1);
+    step!(2);
+    step!(4);
+    step!(8);
+}

@@ -1,0 +1,70 @@
+//! How one multiplication is cut into jobs. The cut follows from shapes and options alone, never
+//! from the number of threads, and so do the results.
+
+use super::lanes::LANES;
+use crate::{Axis, KernelOptions, PackedMatrix};
+use std::ops::Range;
+
+/// Which kernel multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    /// Weights are decoded into registers' reach and used for all rows of x: reduce or scatter.
+    Decode,
+    /// Tiles are decoded for a matrix multiply.
+    Prefill,
+    /// The tensor is decoded for a matrix multiply.
+    Expand,
+}
+
+/// Weights that a job decodes at least, where it can: less is not worth handing to a thread.
+const JOB_WEIGHTS: usize = 16 << 10;
+/// Outputs of a prefill job, or of the blocks of one scatter job, at least.
+const TILE_OUTPUTS: usize = 128;
+/// Stored rows that a scatter job adds up at least, and most parts that the rows are split into.
+const CHUNK_ROWS: usize = 192;
+const MAX_CHUNKS: usize = 8;
+/// Multiply-adds below which threads cost more than they give.
+const SERIAL_WORK: usize = 48 << 10;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub method: Method,
+    /// Outputs a tile; the last may have fewer.
+    pub tile: usize,
+    /// Inputs of each partial sum, in the order of folding.
+    pub chunks: Vec<Range<usize>>,
+    /// Whether jobs go to the pool.
+    pub parallel: bool,
+}
+
+impl Plan {
+    pub fn new(matrix: &PackedMatrix, m: usize, options: &KernelOptions) -> Self {
+        let (inputs, outputs) = (matrix.in_features(), matrix.out_features());
+        let method = method(inputs * outputs, m, options);
+        let t = matrix.trellis().block_len();
+        let tile = match (method, matrix.axis()) {
+            (Method::Decode, Axis::In) => (JOB_WEIGHTS / inputs).next_multiple_of(LANES).max(LANES),
+            (Method::Expand, _) | (_, Axis::In) => TILE_OUTPUTS,
+            (_, Axis::Out) => TILE_OUTPUTS.div_ceil(t) * t,
+        };
+        let parts = match (method, matrix.axis()) {
+            (Method::Decode, Axis::Out) => (inputs / CHUNK_ROWS).clamp(1, MAX_CHUNKS),
+            _ => 1,
+        };
+        let chunk = inputs.div_ceil(parts).next_multiple_of(4 * LANES);
+        let chunks =
+            (0..inputs).step_by(chunk).map(|start| start..(start + chunk).min(inputs)).collect();
+        let parallel = inputs * outputs * m > SERIAL_WORK;
+        Self { method, tile: tile.min(outputs.max(1)), chunks, parallel }
+    }
+}
+
+fn method(weights: usize, m: usize, options: &KernelOptions) -> Method {
+    if m >= options.expand_from && weights.saturating_mul(4) <= options.memory_ceiling {
+        Method::Expand
+    } else if m >= options.prefill_from.min(options.expand_from) {
+        Method::Prefill
+    } else {
+        Method::Decode
+    }
+}

@@ -1,0 +1,128 @@
+//! Reads groups of sixteen stored rows of a packed matrix.
+
+use super::decode::{States, divisor};
+use super::generic::Weighing;
+use super::kernels::{Decoders, Kernels};
+use super::lanes::{LANES, Lanes, RUN};
+use crate::{Numerics, PackedMatrix};
+use std::ops::Range;
+
+/// A matrix with the kernels that decode it.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub matrix: &'a PackedMatrix,
+    pub kernels: &'static Kernels,
+    decoders: Decoders,
+    states: States<'a>,
+    divisor: f32,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(matrix: &'a PackedMatrix, kernels: &'static Kernels) -> Self {
+        let trellis = matrix.trellis();
+        Self {
+            matrix,
+            kernels,
+            decoders: kernels.decoders(trellis),
+            states: States { mask: trellis.state_mask(), values: matrix.values() },
+            divisor: divisor(trellis.code()),
+        }
+    }
+
+    /// Blocks a stored row.
+    pub fn blocks(&self) -> usize {
+        self.matrix.cols() / self.block_len()
+    }
+
+    /// T.
+    pub fn block_len(&self) -> usize {
+        self.matrix.trellis().block_len()
+    }
+
+    /// Runs a block; the last is shorter where T is not a multiple of 32.
+    pub fn runs(&self) -> usize {
+        self.block_len().div_ceil(RUN)
+    }
+
+    /// The positions of run `run` of a block.
+    pub fn positions(&self, run: usize) -> Range<usize> {
+        run * RUN..((run + 1) * RUN).min(self.block_len())
+    }
+
+    /// Vectors that [`load`](Self::load) fills: a block and its first word again, because the ring
+    /// closes there.
+    pub fn loaded_words(&self) -> usize {
+        self.matrix.trellis().words_per_block() + 1
+    }
+
+    /// Brings block `block` of the rows from `first` on into lanes. Lanes past the last row repeat
+    /// it; their scale is 0.
+    pub fn load(&self, first: usize, block: usize, words: &mut [Lanes<u32>]) {
+        let count = words.len() - 1;
+        let rows = std::array::from_fn(|lane| {
+            let row = (first + lane).min(self.matrix.rows() - 1);
+            &self.matrix.row_words(row)[block * count..(block + 1) * count]
+        });
+        self.kernels.transpose(&rows, &mut words[..count]);
+        words[count] = words[0];
+    }
+
+    /// Decodes run `run` of a loaded block to the first elements of `out`; gives them back.
+    pub fn decode<'o>(
+        &self,
+        words: &[Lanes<u32>],
+        run: usize,
+        out: &'o mut [Lanes<f32>],
+    ) -> &'o mut [Lanes<f32>] {
+        let positions = self.positions(run);
+        let bits = self.matrix.trellis().bits() as usize;
+        let first_bit = (self.block_len() - positions.end) * bits;
+        let out = &mut out[..positions.len()];
+        match <&mut [Lanes<f32>; RUN]>::try_from(&mut *out) {
+            Ok(run) if first_bit.is_multiple_of(32) => {
+                self.decoders.run(&words[first_bit / 32..], self.states, run);
+            }
+            _ => self.decoders.any(words, first_bit, bits, self.states, out),
+        }
+        out
+    }
+
+    /// As [`decode`](Self::decode), and to weights under `weighing` with the scales of the rows from
+    /// `first` on.
+    pub fn weights<'o>(
+        &self,
+        words: &[Lanes<u32>],
+        run: usize,
+        scales: &Lanes<f32>,
+        weighing: Weighing,
+        out: &'o mut [Lanes<f32>],
+    ) -> &'o mut [Lanes<f32>] {
+        let out = self.decode(words, run, out);
+        self.kernels.weigh(out, scales, weighing);
+        out
+    }
+
+    /// The weighing that gives `numerics` to the last bit.
+    pub fn weighing(&self, numerics: Numerics) -> Weighing {
+        match numerics {
+            Numerics::Fast => Weighing::Fast { divisor: self.divisor },
+            Numerics::Exact => Weighing::Exact { divisor: self.divisor },
+        }
+    }
+
+    /// The scales of the rows from `first` on, 0 past the last.
+    pub fn scales(&self, first: usize) -> Lanes<f32> {
+        let scales = self.matrix.scales();
+        Lanes(std::array::from_fn(|lane| scales.get(first + lane).copied().unwrap_or(0.0)))
+    }
+
+    /// The factors that turn decoded numbers into `fast` weights, but for the rounding.
+    pub fn factors(&self, first: usize) -> Lanes<f32> {
+        Lanes(self.scales(first).0.map(|scale| scale / self.divisor))
+    }
+}
+
+/// Groups of sixteen rows that start inside `rows`.
+pub(super) fn groups(rows: Range<usize>) -> impl Iterator<Item = usize> {
+    rows.step_by(LANES)
+}

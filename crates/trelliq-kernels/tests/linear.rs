@@ -1,0 +1,244 @@
+//! Packed layers against f64 references over random codes.
+
+mod common;
+
+use common::*;
+use half::{bf16, f16};
+use trelliq_codec::Code;
+use trelliq_kernels::{
+    Activation, Axis, Isa, KernelOptions, Numerics, PackedMatrix, Scratch, TrellisLinear,
+};
+
+const M: [usize; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33];
+
+fn forward<A: Activation>(
+    layer: &TrellisLinear,
+    x: &[f32],
+    m: usize,
+    options: &KernelOptions,
+) -> Vec<f32> {
+    let x: Vec<A> = x.iter().map(|&x| A::from_f32(x)).collect();
+    let mut y = vec![A::from_f32(f32::NAN); m * layer.out_features()];
+    layer.forward(&x, m, &mut y, options, &mut Scratch::default()).expect("matching lengths");
+    y.iter().map(|y| y.to_f32()).collect()
+}
+
+fn layer(matrix: PackedMatrix) -> TrellisLinear {
+    TrellisLinear::new(matrix, None, None).expect("a plain layer")
+}
+
+/// A matrix of two blocks a row and an odd number of rows, neither a multiple of sixteen.
+fn odd_matrix(code: Code, l: u32, k: u32, t: usize, axis: Axis, rows: usize) -> PackedMatrix {
+    let seed = u64::from(k) * 1000 + t as u64 + u64::from(l) * 7;
+    let (inputs, outputs) = if axis == Axis::In { (2 * t, rows) } else { (rows, 2 * t) };
+    random_matrix(seed, trellis(code, l, k, t), axis, inputs, outputs)
+}
+
+/// Every instruction set, method and M of one matrix, both numerics.
+fn check_matrix(matrix: PackedMatrix, ms: &[usize]) {
+    let what = format!("{:?} {:?}", matrix.trellis(), matrix.axis());
+    let inputs = matrix.in_features();
+    let largest = ms.iter().copied().max().unwrap_or(0);
+    let x = Random::new(3).vector(largest * inputs);
+    let fast = dense(&matrix);
+    let exact: Vec<f64> = fast.iter().map(|&w| to_bf16(w)).collect();
+    let layer = layer(matrix);
+    for (numerics, weight) in [(Numerics::Fast, fast), (Numerics::Exact, exact)] {
+        let reference = product(&weight, &x, inputs);
+        for isa in isas() {
+            let options = KernelOptions { numerics, isa: Some(isa), ..Default::default() };
+            for &m in ms {
+                let y = forward::<f32>(&layer, &x[..m * inputs], m, &options);
+                let error = relative_error(&y, &reference[..y.len()]);
+                assert!(error < 1e-5, "{what} {numerics:?} {isa:?} M={m}: {error:e}");
+            }
+        }
+    }
+}
+
+fn check_bits(bits: u32) {
+    for t in [32, 64, 96, 192, 256, 288] {
+        for axis in [Axis::In, Axis::Out] {
+            for l in [4.max(bits + 1), 8.max(bits + 1), 12, 16] {
+                check_matrix(odd_matrix(Code::OneMad, l, bits, t, axis, 19), &M);
+            }
+            for code in [Code::ThreeInst, Code::Rand] {
+                check_matrix(odd_matrix(code, 12, bits, t, axis, 19), &[1, 5, 33]);
+            }
+            check_matrix(odd_matrix(Code::ThreeInst, 16, bits, t, axis, 37), &[1, 2]);
+        }
+    }
+}
+
+macro_rules! every_k {
+    ($($name:ident: $bits:literal),*) => {$(
+        #[test]
+        fn $name() {
+            check_bits($bits);
+        }
+    )*};
+}
+
+every_k!(k1: 1, k2: 2, k3: 3, k4: 4, k5: 5, k6: 6, k7: 7, k8: 8);
+
+#[test]
+fn block_lengths_that_runs_do_not_divide() {
+    for (k, t) in [(8, 36), (8, 44), (4, 40), (2, 48), (6, 80), (8, 4)] {
+        for axis in [Axis::In, Axis::Out] {
+            check_matrix(odd_matrix(Code::OneMad, 12, k, t, axis, 21), &[1, 2, 9, 33]);
+            check_matrix(odd_matrix(Code::Rand, 16, k, t, axis, 5), &[1, 33]);
+        }
+    }
+}
+
+#[test]
+fn many_rows_and_partial_sums() {
+    for axis in [Axis::In, Axis::Out] {
+        let matrix = random_matrix(5, trellis(Code::OneMad, 12, 3, 192), axis, 1344, 1152);
+        check_matrix(matrix, &[1, 8, 31]);
+    }
+}
+
+#[test]
+fn prefill_and_expansion_at_any_m() {
+    for axis in [Axis::In, Axis::Out] {
+        let matrix = random_matrix(6, trellis(Code::OneMad, 12, 4, 96), axis, 1152, 288);
+        let reference = dense(&matrix);
+        let x = Random::new(4).vector(5 * 1152);
+        let reference = product(&reference, &x, 1152);
+        let layer = layer(matrix);
+        for (prefill_from, expand_from, memory_ceiling) in
+            [(1, usize::MAX, 0), (usize::MAX, 1, usize::MAX), (usize::MAX, 1, 1000)]
+        {
+            let options =
+                KernelOptions { prefill_from, expand_from, memory_ceiling, ..Default::default() };
+            for m in [1, 5] {
+                let y = forward::<f32>(&layer, &x[..m * 1152], m, &options);
+                let error = relative_error(&y, &reference[..y.len()]);
+                assert!(error < 1e-5, "{axis:?} {options:?} M={m}: {error:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn half_activations() {
+    for axis in [Axis::In, Axis::Out] {
+        let matrix = odd_matrix(Code::OneMad, 12, 3, 256, axis, 77);
+        let inputs = matrix.in_features();
+        let x = Random::new(8).vector(33 * inputs);
+        let reference = product(&dense(&matrix), &x, inputs);
+        let layer = layer(matrix);
+        for m in [1, 4, 33] {
+            let options = KernelOptions::default();
+            let (x, reference) = (&x[..m * inputs], &reference[..m * layer.out_features()]);
+            let in_bf16 = relative_error(&forward::<bf16>(&layer, x, m, &options), reference);
+            let in_f16 = relative_error(&forward::<f16>(&layer, x, m, &options), reference);
+            // Not exact either: the half types really are what comes in and goes out.
+            assert!(in_bf16 < 2e-2 && in_bf16 > 1e-4, "{axis:?} M={m}: bf16 {in_bf16:e}");
+            assert!(in_f16 < 4e-3 && in_f16 > 1e-5, "{axis:?} M={m}: f16 {in_f16:e}");
+        }
+    }
+}
+
+#[test]
+fn expanded_weights_equal_their_definition_bit_for_bit() {
+    for (code, l, k, t) in [
+        (Code::OneMad, 12, 3, 256),
+        (Code::OneMad, 16, 4, 96),
+        (Code::ThreeInst, 16, 2, 64),
+        (Code::Rand, 10, 5, 32),
+        (Code::OneMad, 9, 8, 36),
+    ] {
+        for axis in [Axis::In, Axis::Out] {
+            let matrix = odd_matrix(code, l, k, t, axis, 35);
+            let reference = dense(&matrix);
+            let layer = layer(matrix);
+            let mut fast = vec![0f32; reference.len()];
+            layer.expand(Numerics::Fast, &mut fast).expect("matching length");
+            let mut exact = vec![bf16::ZERO; reference.len()];
+            layer.expand(Numerics::Exact, &mut exact).expect("matching length");
+            for (i, &w) in reference.iter().enumerate() {
+                assert_eq!(fast[i].to_bits(), (w as f32).to_bits(), "{code} {axis:?} {i}");
+                assert_eq!(exact[i], bf16::from_f32(w as f32), "{code} {axis:?} {i}");
+            }
+        }
+    }
+}
+
+/// Unit vectors read the weights out of the multiplication itself.
+#[test]
+fn exact_kernels_multiply_by_bf16_weights_bit_for_bit() {
+    for code in Code::ALL {
+        for axis in [Axis::In, Axis::Out] {
+            let matrix = odd_matrix(code, 12, 3, 64, axis, 128);
+            let (inputs, outputs) = (matrix.in_features(), matrix.out_features());
+            let reference = dense(&matrix);
+            let layer = layer(matrix);
+            for isa in isas() {
+                for prefill_from in [1, usize::MAX] {
+                    let options = KernelOptions {
+                        numerics: Numerics::Exact,
+                        isa: Some(isa),
+                        prefill_from,
+                        ..Default::default()
+                    };
+                    let mut x = vec![0.0; inputs * inputs];
+                    (0..inputs).for_each(|i| x[i * inputs + i] = 1.0);
+                    let y = forward::<f32>(&layer, &x, inputs, &options);
+                    for (n, &y) in y.iter().enumerate() {
+                        let (input, output) = (n / outputs, n % outputs);
+                        let expected = to_bf16(reference[output * inputs + input]);
+                        assert_eq!(f64::from(y), expected, "{code} {axis:?} {isa:?} {n}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    for axis in [Axis::In, Axis::Out] {
+        let matrix = random_matrix(9, trellis(Code::OneMad, 12, 3, 192), axis, 1152, 960);
+        let layer = layer(matrix);
+        let x = Random::new(10).vector(33 * 1152);
+        for m in [1, 3, 33] {
+            let run = |threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                pool.expect("a pool").install(|| {
+                    forward::<f32>(&layer, &x[..m * 1152], m, &KernelOptions::default())
+                })
+            };
+            let one = run(1);
+            assert_eq!(one, run(2), "{axis:?} M={m}");
+            assert_eq!(one, run(3), "{axis:?} M={m}");
+        }
+    }
+}
+
+#[test]
+fn scratch_of_a_larger_call_does_not_leak_into_a_smaller_one() {
+    let mut scratch = Scratch::default();
+    for (rows, m) in [(77, 40), (19, 1), (33, 5)] {
+        for axis in [Axis::In, Axis::Out] {
+            let layer = layer(odd_matrix(Code::OneMad, 12, 2, 64, axis, rows));
+            let x = Random::new(12).vector(m * layer.in_features());
+            let mut y = vec![0.0; m * layer.out_features()];
+            let options = KernelOptions::default();
+            layer.forward(&x, m, &mut y, &options, &mut scratch).expect("matching lengths");
+            assert_eq!(y, forward::<f32>(&layer, &x, m, &options));
+        }
+    }
+}
+
+#[test]
+fn no_rows_of_x_give_no_rows_of_y() {
+    let layer = layer(odd_matrix(Code::OneMad, 12, 3, 32, Axis::Out, 9));
+    assert!(forward::<f32>(&layer, &[], 0, &KernelOptions::default()).is_empty());
+}
+
+#[test]
+fn the_baseline_and_the_oracle_are_always_there() {
+    assert!(Isa::Scalar.available() && Isa::Baseline.available() && Isa::best().available());
+}
