@@ -5,6 +5,7 @@
 //! Hugging Face `config.json`. Tensors stay in mapped files and are read one at a time, so that a
 //! model may be larger than memory.
 
+mod cursor;
 mod directory;
 mod dtype;
 mod elements;
@@ -23,6 +24,7 @@ mod writer;
 
 pub use dtype::{BlockType, TensorType};
 pub use error::FormatError;
+pub use gguf::header::{GgufArray, GgufHeader, GgufTensor, GgufValue, parse_gguf_header};
 #[cfg(feature = "hub")]
 pub use hub::{HubOptions, HubProgress};
 pub use packed::{PackedLayer, load_packed};
