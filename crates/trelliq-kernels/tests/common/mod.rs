@@ -97,7 +97,7 @@ pub fn hadamard(i: usize, j: usize, block: usize) -> f64 {
     if i / block != j / block {
         return 0.0;
     }
-    let sign = if (i % block & j % block).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = if ((i % block) & (j % block)).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     sign / (block as f64).sqrt()
 }
 

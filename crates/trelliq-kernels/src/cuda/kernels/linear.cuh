@@ -1,0 +1,42 @@
+// What the two integer kernels share. Macros: K, L, RING, EXPLICIT, X (number type of x and y),
+// MM (rows of x that the kernel holds: 1, 2, 4 or 8), TERMS (2 or 3), WARPS, STAGES.
+#define PAIRS_M (TERMS == 3 ? 2 : 1)            // column pairs a row of x
+#define COLUMNS (2 * PAIRS_M * MM)              // columns of the product in use
+#define SETS ((COLUMNS + 7) / 8)                // products a weight operand
+#define PAIRS (COLUMNS >= 8 ? 4 : COLUMNS / 2)  // column pairs a set
+#define THREADS (32 * WARPS)
+
+struct Params {
+    const u32* units;
+    const float* scales;  // one a stored row
+    const void* x;        // [m, inputs]
+    void* y;              // [m, outputs]
+    float* partial;       // [block][segment][MM][outputs a group]
+    u32* counters;        // one a group, zero between launches
+    u32 m, inputs, outputs;
+    u32 inner;            // units along the inputs, a group
+    u32 groups;           // groups of outputs
+    u32 chunks;           // parts that the inputs are cut into
+    u32 max_segments;     // groups that a block touches at most
+    Powers pow;
+};
+
+// Units are dealt to the blocks of a chunk in equal runs; unit = group * (units a chunk) + place.
+struct Deal {
+    u32 blocks;
+    u64 total;
+    __device__ __forceinline__ u32 start(u32 block) const { return (u32)(block * total / blocks); }
+    __device__ __forceinline__ u32 owner(u32 unit) const { return (u32)(((u64)(unit + 1) * blocks - 1) / total); }
+};
+
+__device__ __forceinline__ void raise(u32* to, float v) {
+    const u32 bits = __reduce_max_sync(~0u, __float_as_uint(fabsf(v)));
+    if (threadIdx.x % 32 == 0) atomicMax(to, bits);
+}
+
+// The value of one output from its column sums: `pairs` sums less 510 times those of q.
+template <int P> __device__ __forceinline__ float combine(const int (&sums)[2 * P]) {
+    float v = (float)sums[0] + (float)sums[1] * (1.0f / 254.0f);
+    if (P == 2) v += (float)sums[2] * (1.0f / 64516.0f);
+    return v;
+}

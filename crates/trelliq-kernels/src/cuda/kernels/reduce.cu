@@ -1,0 +1,207 @@
+// Coded along the inputs, few rows of x: y[m, r] = scale[r] sum_c value(r, c) x[m, c].
+//
+// A product has 16 outputs and 8 inputs, those at one position of 8 runs of 32: 32 products a unit
+// go to one set of sums. The operand of x differs at every position, so x lies in shared memory as
+// words of one term four times over, [block of 256][column][position / 4][run][4].
+#define COLUMN_BYTES (1024 + 64)  // 64: the lanes of two columns read different banks
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_constant__ Params p) {
+    extern __shared__ __align__(128) u8 shared[];
+    __shared__ u32 highest[MM];
+    __shared__ u32 last_of_group;
+    const u32 tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane >> 2, t = lane & 3;
+    const u32 chunk = blockIdx.x % p.chunks, block = blockIdx.x / p.chunks, blocks = gridDim.x / p.chunks;
+    const u32 chunk_begin = chunk * p.inner / p.chunks;
+    const u32 width = (chunk + 1) * p.inner / p.chunks - chunk_begin;  // units a group in this chunk
+    const Deal deal = {blocks, (u64)p.groups * width};
+    const u32 begin = deal.start(block), count = deal.start(block + 1) - begin;
+    const u32 first_group = begin / width;
+    const u32 segments = count == 0 ? 0 : (begin + count - 1) / width - first_group + 1;
+    const u32 at = begin + (u32)((u64)count * warp / WARPS);
+    const u32 end = begin + (u32)((u64)count * (warp + 1) / WARPS);
+
+    u32* ring = (u32*)shared + warp * STAGES * UNIT_WORDS;
+    int* sums = (int*)((u32*)shared + WARPS * STAGES * UNIT_WORDS);      // [segment][16][COLUMNS]
+    u8* zeros = (u8*)(sums + p.max_segments * 16 * COLUMNS);            // 1 KiB
+    int* totals = (int*)(zeros + 1024);                                  // [width][COLUMNS]
+    const u32 zeros_at = (WARPS * STAGES * UNIT_WORDS + p.max_segments * 16 * COLUMNS) * 4;
+    const u32 q_at = (zeros_at + 1024 + (p.inner / p.chunks + 1) * COLUMNS * 4 + 15) & ~15u;
+    u8* q = shared + q_at;                                               // see above
+
+    // The unit after `unit` is next in memory unless the group ends in this chunk.
+    u32 place = at % width;
+    const u32* next = p.units + ((u64)(at / width) * p.inner + chunk_begin + place) * UNIT_WORDS;
+    const u64 jump = (u64)(p.inner - width) * UNIT_WORDS;
+    const u32 ring_address = shared_address(ring);
+#pragma unroll
+    for (u32 s = 0; s < STAGES - 1; ++s) {
+        if (at + s < end) fetch_unit(ring_address + s * UNIT_WORDS * 4, next, lane);
+        copy_commit();
+        next += UNIT_WORDS;
+        if (++place == width) place = 0, next += jump;
+    }
+    if (tid < MM) highest[tid] = 0;
+    for (u32 i = tid; i < p.max_segments * 16 * COLUMNS; i += THREADS) sums[i] = 0;
+    for (u32 i = tid; i < 256; i += THREADS) ((u32*)zeros)[i] = 0;
+    for (u32 i = tid; i < width * COLUMNS; i += THREADS) totals[i] = 0;
+    dependency_wait();
+    __syncthreads();
+
+    // x as 8-bit terms under one step a row.
+    const u32 base = chunk_begin * 256, inputs = min(p.inputs - base, width * 256);
+    for (u32 m = 0; m < MM; ++m) {
+        float top = 0;
+        if (m < p.m) {
+            for (u32 i = tid; i < inputs; i += THREADS) {
+                const float z = load_number<X>(p.x, (u64)m * p.inputs + base + i);
+                top = __uint_as_float(max(__float_as_uint(top), __float_as_uint(fabsf(z))));
+            }
+        }
+        raise(highest + m, top);
+    }
+    __syncthreads();
+    for (u32 m = 0; m < MM; ++m) {
+        const float inverse = 127.0f / __uint_as_float(highest[m]);
+        for (u32 i = tid; i < width * 256; i += THREADS) {
+            float rest = m < p.m && i < inputs ? load_number<X>(p.x, (u64)m * p.inputs + base + i) * inverse : 0;
+            const u32 cell = i / 256, run = i / 32 % 8, position = i % 32;
+#pragma unroll
+            for (int k = 0; k < 2 * PAIRS_M; ++k) {
+                const u32 column = m * 2 * PAIRS_M + k;
+                const int term = k < TERMS ? round_term(rest) : 0;
+                ((u32*)(q + (cell * COLUMNS + column) * COLUMN_BYTES))[(position / 4 * 8 + run) * 4 + position % 4] =
+                    (term & 0xFF) * 0x01010101u;
+                const int sum = __reduce_add_sync(~0u, term);
+                if (lane == 0) atomicAdd(totals + cell * COLUMNS + column, sum);
+            }
+        }
+    }
+    __syncthreads();
+
+    u32 spill[4];
+    spill_words(lane, spill);
+    int acc[SETS][2][4];
+    int centre[SETS][2];
+#pragma unroll
+    for (int s = 0; s < SETS; ++s) {
+        centre[s][0] = centre[s][1] = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[s][0][i] = acc[s][1][i] = 0;
+    }
+    const bool used = g < COLUMNS;
+    const u32 lane_q = (used ? q_at + g * COLUMN_BYTES : zeros_at) + t * 16;
+    const u32 stride = used ? COLUMNS * COLUMN_BYTES : 0;
+    u32 slot = 0, cell = at % width, group = at / width - first_group;
+    for (u32 unit = at; unit < end; ++unit) {
+        copy_wait<STAGES - 2>();
+        __syncwarp();
+        u32 w[4][K + 1];
+        load_streams(ring + slot * UNIT_WORDS, lane, spill, w);
+        if (unit + STAGES - 1 < end) {
+            const u32 free = slot == 0 ? STAGES - 1 : slot - 1;
+            fetch_unit(ring_address + free * UNIT_WORDS * 4, next, lane);
+        }
+        copy_commit();
+        next += UNIT_WORDS;
+        if (++place == width) place = 0, next += jump;
+        slot = slot == STAGES - 1 ? 0 : slot + 1;
+        const u8* qx = shared + (lane_q + cell * stride);
+#pragma unroll
+        for (int c = 0; c < 8; ++c) {
+            uint4 low[SETS], high[SETS];
+#pragma unroll
+            for (int s = 0; s < SETS; ++s) {
+                low[s] = *(const uint4*)(qx + s * 8 * COLUMN_BYTES + c * 128);
+                high[s] = *(const uint4*)(qx + s * 8 * COLUMN_BYTES + c * 128 + 64);
+            }
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int off = (31 - 4 * c - j) * K;
+                const u32 a0 = hash(window(w[0], off, p.pow)), a1 = hash(window(w[1], off, p.pow));
+                const u32 a2 = hash(window(w[2], off, p.pow)), a3 = hash(window(w[3], off, p.pow));
+#pragma unroll
+                for (int s = 0; s < SETS; ++s) {
+                    const u32 b0 = j == 0 ? low[s].x : j == 1 ? low[s].y : j == 2 ? low[s].z : low[s].w;
+                    const u32 b1 = j == 0 ? high[s].x : j == 1 ? high[s].y : j == 2 ? high[s].z : high[s].w;
+                    mma_u8s8(acc[s][j & 1], a0, a1, a2, a3, b0, b1);
+                }
+            }
+        }
+#pragma unroll
+        for (int s = 0; s < SETS; ++s) {
+            if (t < PAIRS) {
+                const int2 v = *(const int2*)(totals + cell * COLUMNS + s * 8 + 2 * t);
+                centre[s][0] += v.x, centre[s][1] += v.y;
+            }
+        }
+        if (++cell == width || unit + 1 == end) {
+            int* to = sums + group * 16 * COLUMNS;
+#pragma unroll
+            for (int s = 0; s < SETS; ++s) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int v = acc[s][0][i] + acc[s][1][i] - 510 * centre[s][i & 1];
+                    if (t < PAIRS) atomicAdd(to + (g + i / 2 * 8) * COLUMNS + s * 8 + 2 * t + (i & 1), v);
+                    acc[s][0][i] = acc[s][1][i] = 0;
+                }
+                centre[s][0] = centre[s][1] = 0;
+            }
+            cell = 0, ++group;
+        }
+    }
+    copy_wait<0>();
+    dependency_release();
+    __syncthreads();
+
+    bool shared_group = false;
+    for (u32 e = tid; e < segments * 16 * MM; e += THREADS) {
+        const u32 row = e % 16, s = e / 16 % segments, m = e / 16 / segments;
+        int v[2 * PAIRS_M];
+#pragma unroll
+        for (int k = 0; k < 2 * PAIRS_M; ++k) v[k] = sums[(s * 16 + row) * COLUMNS + m * 2 * PAIRS_M + k];
+        const u32 group = first_group + s, output = group * 16 + row;
+        const float scale = output < p.outputs ? p.scales[output] : 0;
+        const float sum = combine<PAIRS_M>(v) * (__uint_as_float(highest[m]) * (1.0f / (127.0f * ONE_MAD_DIVISOR))) * scale;
+        const bool whole = p.chunks == 1 && deal.owner(group * width) == deal.owner(group * width + width - 1);
+        if (!whole) {
+            p.partial[((u64)(blockIdx.x * p.max_segments + s) * MM + m) * 16 + row] = sum;
+            shared_group = true;
+        } else if (m < p.m && output < p.outputs) {
+            store_number<X>(p.y, (u64)m * p.outputs + output, sum);
+        }
+    }
+
+    // The block that comes last to a shared group adds all parts, by chunk and block.
+    if (__syncthreads_or(shared_group) == 0) return;
+    __threadfence();
+    for (u32 s = 0; s < segments; ++s) {
+        const u32 group = first_group + s;
+        u32 parts = 0;
+        for (u32 c = 0; c < p.chunks; ++c) {
+            const u32 wide = (c + 1) * p.inner / p.chunks - c * p.inner / p.chunks;
+            const Deal other = {blocks, (u64)p.groups * wide};
+            parts += other.owner(group * wide + wide - 1) - other.owner(group * wide) + 1;
+        }
+        if (parts == 1) continue;
+        __syncthreads();
+        if (tid == 0) last_of_group = atomicAdd(p.counters + group, 1) == parts - 1;
+        __syncthreads();
+        if (!last_of_group) continue;
+        __threadfence();
+        for (u32 e = tid; e < 16 * p.m; e += THREADS) {
+            float v = 0;
+            for (u32 c = 0; c < p.chunks; ++c) {
+                const u32 wide = (c + 1) * p.inner / p.chunks - c * p.inner / p.chunks;
+                const Deal other = {blocks, (u64)p.groups * wide};
+                const u32 to = other.owner(group * wide + wide - 1);
+                for (u32 b = other.owner(group * wide); b <= to; ++b) {
+                    const u32 segment = group - other.start(b) / wide;
+                    v += __ldcg(p.partial + ((u64)((b * p.chunks + c) * p.max_segments + segment) * MM) * 16 + e);
+                }
+            }
+            const u32 output = group * 16 + e % 16;
+            if (output < p.outputs) store_number<X>(p.y, (u64)(e / 16) * p.outputs + output, v);
+        }
+        if (tid == 0) p.counters[group] = 0;
+    }
+}
