@@ -15,7 +15,8 @@ pub use config::{
     Activation, AttentionConfig, ConfigError, Family, ModelConfig, Rope, RopeScaling,
 };
 pub use decoder::{
-    KvCache, LoadOptions, Logits, Model, ModelError, RuntimeOptions, SequenceStep,
+    KvCache, LayerInput, LoadOptions, Logits, Model, ModelError, Observer, RuntimeOptions,
+    SequenceStep,
 };
 pub use generate::{
     FinishReason, GenerateError, GenerateOptions, GenerateStats, Generation, TokenEvent, generate,

@@ -77,6 +77,22 @@ pub enum Logits {
     Last,
 }
 
+/// Which linear layers read an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LayerInput {
+    /// q, k and v.
+    Attention,
+    /// The attention's output projection.
+    AttentionOutput,
+    /// Gate and up.
+    FeedForward,
+    /// Down.
+    FeedForwardOutput,
+}
+
+/// Told the inputs of the linear layers, `[tokens, in]`, with the decoder layer's index.
+pub type Observer<'a> = &'a mut dyn FnMut(usize, LayerInput, &[f32]);
+
 /// A loaded decoder. Coded layers stay packed: no dense copy of them is ever held.
 #[derive(Debug)]
 pub struct Model {
@@ -184,6 +200,17 @@ impl Model {
         steps: &mut [SequenceStep],
         options: &RuntimeOptions,
     ) -> Result<Vec<f32>, ModelError> {
+        self.forward_observed(steps, options, &mut |_, _, _| {})
+    }
+
+    /// Like [`forward_hidden`](Self::forward_hidden), and shows `observer` every input of a linear
+    /// layer on the way, for statistics such as Hessians.
+    pub fn forward_observed(
+        &self,
+        steps: &mut [SequenceStep],
+        options: &RuntimeOptions,
+        observer: Observer,
+    ) -> Result<Vec<f32>, ModelError> {
         self.check(steps)?;
         let tokens: Vec<u32> = steps.iter().flat_map(|step| step.tokens).copied().collect();
         let mut x = self.embed(&tokens, options)?;
@@ -196,8 +223,8 @@ impl Model {
         for (index, layer) in self.layers.iter().enumerate() {
             let rotary = &tables.iter().find(|(rope, _)| *rope == self.config.layers[index].rope);
             let rotary = rotary.as_ref().map(|(_, table)| table);
-            self.attention_block(index, layer, &mut x, rotary, steps, &mut ctx)?;
-            self.feed_forward_block(index, layer, &mut x, &mut ctx)?;
+            self.attention_block(index, layer, &mut x, rotary, steps, &mut ctx, observer)?;
+            self.feed_forward_block(index, layer, &mut x, &mut ctx, observer)?;
         }
         for step in steps {
             step.cache.commit(step.tokens);
@@ -272,11 +299,13 @@ impl Model {
         rotary: Option<&RotaryTable>,
         steps: &mut [SequenceStep],
         ctx: &mut Context,
+        observer: Observer,
     ) -> Result<(), ModelError> {
         let config = &self.config;
         let m = x.len() / config.hidden_size;
         let mut normed = x.to_vec();
         rms_norm(&mut normed, &layer.attention_norm, config.rms_norm_eps);
+        observer(index, LayerInput::Attention, &normed);
         let attention = &layer.attention;
         let [mut q, mut k, v] =
             linear::forward_three([&attention.q, &attention.k, &attention.v], &normed, m, ctx)
@@ -293,6 +322,7 @@ impl Model {
             }
         }
         self.attend(index, &mut q, &k, &v, steps);
+        observer(index, LayerInput::AttentionOutput, &q);
         let mut added = attention
             .output
             .forward(&q, m, ctx)
@@ -334,14 +364,17 @@ impl Model {
         layer: &Layer,
         x: &mut [f32],
         ctx: &mut Context,
+        observer: Observer,
     ) -> Result<(), ModelError> {
         let config = &self.config;
         let m = x.len() / config.hidden_size;
         let mut normed = x.to_vec();
         rms_norm(&mut normed, &layer.feed_forward_norm, config.rms_norm_eps);
+        observer(index, LayerInput::FeedForward, &normed);
         let FeedForward { gate, up, down } = &layer.feed_forward;
         let inner = linear::gated(gate, up, config.activation, &normed, m, ctx)
             .map_err(|source| layer_error(index, "mlp.gate_up_proj", source))?;
+        observer(index, LayerInput::FeedForwardOutput, &inner);
         let mut added = down
             .forward(&inner, m, ctx)
             .map_err(|source| layer_error(index, "mlp.down_proj", source))?;
