@@ -159,9 +159,8 @@ struct Candidate {
 fn candidates(logits: &[f32], options: &SamplingOptions) -> Result<Vec<Candidate>, SamplingError> {
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     order.retain(|token| logits[*token as usize].is_finite());
-    let rank = |a: &u32, b: &u32| {
-        logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
-    };
+    let rank =
+        |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
     if options.top_k > 0 && options.top_k < order.len() {
         let (_, last, _) = order.select_nth_unstable_by(options.top_k - 1, rank);
         let smallest = logits[*last as usize];

@@ -39,9 +39,7 @@ impl Tokenizer {
             .map_err(|error| TokenizerError::Invalid(error.to_string()))?;
         // A stored truncation or padding would change the text that a model is given.
         inner.with_padding(None);
-        inner
-            .with_truncation(None)
-            .map_err(|error| TokenizerError::Invalid(error.to_string()))?;
+        inner.with_truncation(None).map_err(|error| TokenizerError::Invalid(error.to_string()))?;
         Ok(Self { inner, config: Value::Null, eos: BTreeSet::new(), bos: None })
     }
 

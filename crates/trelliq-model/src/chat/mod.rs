@@ -90,7 +90,8 @@ impl ChatTemplate {
         context.insert("tools".into(), Value::Null);
         context.insert("documents".into(), Value::Null);
         context.insert("add_generation_prompt".into(), Value::Bool(false));
-        context.extend(extra.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+        context
+            .extend(extra.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
         let template = self.environment.get_template(NAME).map_err(ChatError::Render)?;
         template.render(minijinja::Value::from(Serde(context))).map_err(render_error)
     }

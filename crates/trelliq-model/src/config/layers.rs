@@ -29,8 +29,8 @@ fn sliding_layers(reader: &Reader, family: Family) -> Result<Vec<bool>, ConfigEr
         // Absent means the default of 4096, null means none.
         Family::Mistral => vec![!reader.is_null("sliding_window"); count],
         Family::Qwen2 | Family::Qwen3 => {
-            let on = reader.flag_or("use_sliding_window", false)?
-                && !reader.is_null("sliding_window");
+            let on =
+                reader.flag_or("use_sliding_window", false)? && !reader.is_null("sliding_window");
             let first = reader.size_or("max_window_layers", 28)?;
             (0..count).map(|layer| on && layer >= first).collect()
         }

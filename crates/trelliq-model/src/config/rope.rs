@@ -58,8 +58,7 @@ impl RopeScaling {
                 original_positions,
             } => {
                 let rotations = original_positions * f64::from(frequency) / std::f64::consts::TAU;
-                let smooth =
-                    (rotations - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                let smooth = (rotations - low_freq_factor) / (high_freq_factor - low_freq_factor);
                 let smooth = smooth.clamp(0.0, 1.0);
                 let frequency = f64::from(frequency);
                 ((1.0 - smooth) * frequency / factor + smooth * frequency) as f32

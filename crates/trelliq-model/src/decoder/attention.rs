@@ -41,12 +41,8 @@ pub(crate) fn attend(heads: &Heads, q: &mut [f32], cache: &LayerCache) {
             let first = block * QUERY_BLOCK;
             let count = out.len() / heads.head_dim;
             let start = first * width + head * heads.head_dim;
-            let queries = Rows {
-                data: &queries[start..],
-                rows: count,
-                cols: heads.head_dim,
-                stride: width,
-            };
+            let queries =
+                Rows { data: &queries[start..], rows: count, cols: heads.head_dim, stride: width };
             let kv = KeysValues::new(heads, head, cache);
             if count == 1 {
                 attend_one(heads, queries.data, past + first, &kv, out);
@@ -138,7 +134,13 @@ mod tests {
     }
 
     /// One query against the definition in f64.
-    fn reference(heads: &Heads, q: &[f32], cache: &LayerCache, token: usize, head: usize) -> Vec<f64> {
+    fn reference(
+        heads: &Heads,
+        q: &[f32],
+        cache: &LayerCache,
+        token: usize,
+        head: usize,
+    ) -> Vec<f64> {
         let (dim, stride) = (heads.head_dim, heads.kv_heads * heads.head_dim);
         let tokens = q.len() / (heads.heads * dim);
         let position = cache.keys.len() / stride - tokens + token;

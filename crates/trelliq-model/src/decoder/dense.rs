@@ -43,7 +43,10 @@ pub(crate) struct DenseWeight {
 
 #[derive(Debug, Clone)]
 enum Storage {
-    Mapped { map: Arc<Mmap>, bytes: Range<usize> },
+    Mapped {
+        map: Arc<Mmap>,
+        bytes: Range<usize>,
+    },
     /// Words, so that every element type is aligned.
     Owned(Arc<[u32]>),
 }
@@ -86,10 +89,6 @@ impl DenseWeight {
 
     pub fn rows(&self) -> usize {
         self.rows
-    }
-
-    pub fn cols(&self) -> usize {
-        self.cols
     }
 
     fn elements(&self, rows: Range<usize>) -> Elements<'_> {

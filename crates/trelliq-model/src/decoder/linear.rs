@@ -23,14 +23,6 @@ pub(crate) struct Context<'a> {
 }
 
 impl Linear {
-    pub fn in_features(&self) -> usize {
-        match self {
-            Linear::Dense { weight, .. } => weight.cols(),
-            Linear::Packed(layer) => layer.in_features(),
-            Linear::Carrier(layer) => layer.in_features(),
-        }
-    }
-
     pub fn out_features(&self) -> usize {
         match self {
             Linear::Dense { weight, .. } => weight.rows(),

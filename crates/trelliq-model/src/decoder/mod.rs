@@ -335,7 +335,14 @@ impl Model {
     }
 
     /// Adds k and v to the caches and replaces q by the attention's result, sequence by sequence.
-    fn attend(&self, index: usize, q: &mut [f32], k: &[f32], v: &[f32], steps: &mut [SequenceStep]) {
+    fn attend(
+        &self,
+        index: usize,
+        q: &mut [f32],
+        k: &[f32],
+        v: &[f32],
+        steps: &mut [SequenceStep],
+    ) {
         let config = &self.config;
         let heads = Heads {
             heads: config.num_heads,

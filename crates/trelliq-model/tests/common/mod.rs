@@ -1,5 +1,7 @@
 //! Models that were made by transformers, and what it computes for them.
 
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 use trelliq_format::ModelSource;
@@ -44,11 +46,8 @@ pub fn reference(path: &Path) -> Reference {
         .chunks_exact(8)
         .map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32)
         .collect();
-    let values: Vec<f32> = logits
-        .data()
-        .chunks_exact(4)
-        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
-        .collect();
+    let values: Vec<f32> =
+        logits.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
     Reference {
         ids: ids.chunks(length).map(<[u32]>::to_vec).collect(),
         logits: values.chunks(length * vocab).map(<[f32]>::to_vec).collect(),
