@@ -47,10 +47,8 @@ pub(crate) fn open(directory: &Path) -> Result<Parts, FormatError> {
     let mut files = Vec::new();
     let mut tensors = Vec::new();
     for name in names {
-        let path = directory.join(&name);
-        let file = MappedFile::open(&path)?;
-        let header = parse_safetensors_header(&path, &file.map)?;
-        tensors.extend(header.into_iter().map(|tensor| stored(tensor, files.len())));
+        let file = MappedFile::open(&directory.join(&name))?;
+        tensors.extend(self::tensors(&file, files.len())?);
         files.push(file);
     }
     if let Some(index) = index {
@@ -59,9 +57,14 @@ pub(crate) fn open(directory: &Path) -> Result<Parts, FormatError> {
     Ok(Parts { root: directory.to_owned(), config, files, tensors, sidecars: sidecars(directory)? })
 }
 
-fn stored(tensor: HeaderTensor, file: usize) -> Stored {
-    let HeaderTensor { name, dtype, shape, bytes } = tensor;
-    Stored { name, dtype, shape, file, bytes, transform: Transform::None }
+/// The tensors of a safetensors file, which is number `file` of its model.
+pub(crate) fn tensors(mapped: &MappedFile, file: usize) -> Result<Vec<Stored>, FormatError> {
+    let stored = |tensor| {
+        let HeaderTensor { name, dtype, shape, bytes } = tensor;
+        Stored { name, dtype, shape, file, bytes, transform: Transform::None }
+    };
+    let header = parse_safetensors_header(&mapped.path, &mapped.map)?;
+    Ok(header.into_iter().map(stored).collect())
 }
 
 pub(crate) fn read_json(path: &Path) -> Result<Value, FormatError> {

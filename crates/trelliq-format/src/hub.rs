@@ -25,6 +25,9 @@ pub enum HubProgress<'a> {
     Finish,
 }
 
+/// Told the steps of a download.
+pub type HubReporter = Arc<dyn Fn(HubProgress<'_>) + Send + Sync>;
+
 /// Where a hub is and how to talk to it. Unset fields follow the environment: `HF_ENDPOINT`,
 /// `HF_HOME` (the cache is its `hub` folder, or `HF_HUB_CACHE`) and `HF_TOKEN`, else the token file
 /// of `HF_HOME`.
@@ -33,7 +36,7 @@ pub struct HubOptions {
     pub endpoint: Option<String>,
     pub cache_dir: Option<PathBuf>,
     pub token: Option<String>,
-    pub progress: Option<Arc<dyn Fn(HubProgress<'_>) + Send + Sync>>,
+    pub progress: Option<HubReporter>,
 }
 
 impl fmt::Debug for HubOptions {
@@ -167,7 +170,7 @@ fn fetch(
     }
 }
 
-struct Reporter(Option<Arc<dyn Fn(HubProgress<'_>) + Send + Sync>>);
+struct Reporter(Option<HubReporter>);
 
 impl Reporter {
     fn tell(&self, progress: HubProgress<'_>) {

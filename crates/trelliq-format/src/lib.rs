@@ -26,7 +26,7 @@ pub use dtype::{BlockType, TensorType};
 pub use error::FormatError;
 pub use gguf::header::{GgufArray, GgufHeader, GgufTensor, GgufValue, parse_gguf_header};
 #[cfg(feature = "hub")]
-pub use hub::{HubOptions, HubProgress};
+pub use hub::{HubOptions, HubProgress, HubReporter};
 pub use packed::{PackedLayer, load_packed};
 pub use quantization::{LayerQuantization, QuantizationConfig, QuantizationError, RotationBlocks};
 pub use safetensors::Dtype;

@@ -146,6 +146,22 @@ impl ModelSource {
         Self::open_path(&crate::hub::download(id, options)?)
     }
 
+    /// A model from the bytes of one safetensors file and its config, without any file: for models
+    /// made in memory and for tests. The bytes are copied once.
+    pub fn from_safetensors_bytes(config: Value, bytes: &[u8]) -> Result<Self, FormatError> {
+        let root = PathBuf::from("(memory)");
+        let file = MappedFile::in_memory(&root.join(directory::SINGLE), bytes)?;
+        let tensors = directory::tensors(&file, 0)?;
+        let sidecars = BTreeMap::new();
+        Self::from_parts(Parts { root, config, files: vec![file], tensors, sidecars })
+    }
+
+    /// A model from the bytes of a GGUF file, which are copied once.
+    pub fn from_gguf_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
+        let name = Path::new("(memory).gguf");
+        Self::from_parts(gguf::parts(MappedFile::in_memory(name, bytes)?)?)
+    }
+
     fn from_parts(parts: Parts) -> Result<Self, FormatError> {
         let Parts { root, config, files, tensors: stored, sidecars } = parts;
         let paths: Vec<PathBuf> = files.iter().map(|file| file.path.to_path_buf()).collect();

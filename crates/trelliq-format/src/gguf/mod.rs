@@ -22,7 +22,12 @@ use std::path::Path;
 
 /// Opens a GGUF file.
 pub(crate) fn open(path: &Path) -> Result<Parts, FormatError> {
-    let file = MappedFile::open(path)?;
+    parts(MappedFile::open(path)?)
+}
+
+/// Reads a GGUF file that is mapped.
+pub(crate) fn parts(file: MappedFile) -> Result<Parts, FormatError> {
+    let path = file.path.as_path();
     let header = parse_gguf_header(path, &file.map)?;
     let metadata = Metadata { file: path, header: &header };
     let architecture = metadata.architecture()?;
@@ -45,7 +50,8 @@ pub(crate) fn open(path: &Path) -> Result<Parts, FormatError> {
     tensors.sort_by_key(|tensor| tensor.bytes.start);
     let config = config::synthesise(&metadata, architecture, rope_factors.as_deref())?;
     let sidecars = tokenizer::synthesise(metadata)?;
-    Ok(Parts { root: path.to_owned(), config, files: vec![file], tensors, sidecars })
+    let root = path.to_owned();
+    Ok(Parts { root, config, files: vec![file], tensors, sidecars })
 }
 
 fn store(

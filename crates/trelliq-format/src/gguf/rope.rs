@@ -63,8 +63,8 @@ fn llama3(
         let dim = 2.0 * factors.len() as f64;
         let frequency = theta.powf(-2.0 * index as f64 / dim);
         let expected = llama3_factor(frequency, factor, context);
-        // Written so that a NaN is refused too.
-        if !((f64::from(found) - expected).abs() <= TOLERANCE * expected) {
+        let difference = (f64::from(found) - expected).abs();
+        if difference.is_nan() || difference > TOLERANCE * expected {
             let reason = format!("factor {index} is {found}, that of Llama 3 is {expected}");
             return Err(FormatError::tensor(metadata.file, FACTORS, reason));
         }

@@ -4,7 +4,7 @@
 //! same when every way to make a piece of two pieces is a merge, ordered by the piece's score. The
 //! order of merges with equal scores is that of transformers' `generate_merges`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A piece: its text and score, by its id.
 pub(crate) type Piece<'a> = (&'a str, f32);
@@ -13,10 +13,14 @@ pub(crate) type Piece<'a> = (&'a str, f32);
 pub(crate) fn merges<'a>(pieces: &[Option<Piece<'a>>]) -> Vec<(&'a str, &'a str)> {
     let known = |(id, piece): (usize, &Option<Piece<'a>>)| piece.map(|(text, _)| (text, id));
     let ids: HashMap<&str, usize> = pieces.iter().enumerate().filter_map(known).collect();
+    // Looked at before a half is hashed: a hostile token of a million characters has as many halves.
+    let lengths: HashSet<usize> = ids.keys().map(|text| text.len()).collect();
+    let possible = |(l, r): &(&str, &str)| lengths.contains(&l.len()) && lengths.contains(&r.len());
     let mut found = Vec::new();
     for &(text, score) in pieces.iter().flatten() {
         let cuts = text.char_indices().skip(1).map(|(at, _)| text.split_at(at));
-        let halves = cuts.filter_map(|(l, r)| Some(((*ids.get(l)?, *ids.get(r)?), (l, r))));
+        let halves =
+            cuts.filter(possible).filter_map(|(l, r)| Some(((*ids.get(l)?, *ids.get(r)?), (l, r))));
         let mut halves: Vec<_> = halves.collect();
         halves.sort_by_key(|&(ids, _)| ids);
         found.extend(halves.into_iter().map(|(_, (l, r))| (score, l, r)));

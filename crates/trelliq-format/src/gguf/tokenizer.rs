@@ -8,6 +8,7 @@ use super::metadata::Metadata;
 use super::pre_tokenizer;
 use super::sentencepiece::{self, Piece};
 use crate::FormatError;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashSet};
 
@@ -59,12 +60,48 @@ struct Vocabulary<'a> {
 }
 
 /// The parts of `tokenizer.json` that its kinds differ in.
-struct Pipeline {
-    model: Value,
+struct Pipeline<'a> {
+    model: Bpe<'a>,
     normalizer: Value,
     pre_tokenizer: Value,
     decoder: Value,
     add_bos: bool,
+}
+
+/// `tokenizer.json`. Its large parts are borrowed: as JSON values they would take ten times the
+/// memory of the file.
+#[derive(Serialize)]
+struct TokenizerJson<'a> {
+    version: &'static str,
+    truncation: Value,
+    padding: Value,
+    added_tokens: Vec<Value>,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    post_processor: Value,
+    decoder: Value,
+    model: Bpe<'a>,
+}
+
+#[derive(Serialize)]
+struct Bpe<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    dropout: Value,
+    unk_token: Option<&'a str>,
+    continuing_subword_prefix: Value,
+    end_of_word_suffix: Value,
+    fuse_unk: bool,
+    byte_fallback: bool,
+    ignore_merges: bool,
+    #[serde(serialize_with = "by_token")]
+    vocab: &'a [&'a str],
+    merges: Vec<(&'a str, &'a str)>,
+}
+
+/// Tokens to their ids.
+fn by_token<S: Serializer>(tokens: &[&str], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(tokens.iter().enumerate().map(|(id, token)| (token, id)))
 }
 
 /// `tokenizer.json`, `tokenizer_config.json` and `generation_config.json`; none where the file has
@@ -83,21 +120,22 @@ pub(crate) fn synthesise(metadata: Metadata) -> Result<BTreeMap<String, Vec<u8>>
     };
     let add_bos = metadata.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(pipeline.add_bos);
     let add_eos = metadata.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
-    let tokenizer = json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": vocabulary.added_tokens(),
-        "normalizer": pipeline.normalizer,
-        "pre_tokenizer": pipeline.pre_tokenizer,
-        "post_processor": vocabulary.template(add_bos, add_eos)?,
-        "decoder": pipeline.decoder,
-        "model": pipeline.model,
-    });
+    let tokenizer = TokenizerJson {
+        version: "1.0",
+        truncation: Value::Null,
+        padding: Value::Null,
+        added_tokens: vocabulary.added_tokens(),
+        normalizer: pipeline.normalizer,
+        pre_tokenizer: pipeline.pre_tokenizer,
+        post_processor: vocabulary.template(add_bos, add_eos)?,
+        decoder: pipeline.decoder,
+        model: pipeline.model,
+    };
+    let json = FormatError::json(metadata.file);
+    files.insert("tokenizer.json".to_owned(), serde_json::to_vec(&tokenizer).map_err(json)?);
     let mut add = |name: &str, value: Value| {
         files.insert(name.to_owned(), format!("{value:#}\n").into_bytes());
     };
-    add("tokenizer.json", tokenizer);
     add("tokenizer_config.json", vocabulary.config(add_bos, add_eos)?);
     add("generation_config.json", vocabulary.generation_config()?);
     Ok(files)
@@ -124,13 +162,13 @@ impl<'a> Vocabulary<'a> {
         Ok(Self { metadata, tokens, types })
     }
 
-    fn byte_level(&self) -> Result<Pipeline, FormatError> {
+    fn byte_level(&self) -> Result<Pipeline<'_>, FormatError> {
         let name = self.metadata.text(PRE)?.unwrap_or("default");
         let Some(pre) = pre_tokenizer::by_name(name) else {
             return Err(self.metadata.error(PRE, format!("pre-tokenizer `{name}` is not known")));
         };
         let pair = |value| match value {
-            GgufValue::Text(merge) => merge.split_once(' ').map(|(l, r)| [l, r]),
+            GgufValue::Text(merge) => merge.split_once(' '),
             _ => None,
         };
         let merges = self.metadata.items(MERGES, "two tokens with a space between", pair)?;
@@ -143,7 +181,7 @@ impl<'a> Vocabulary<'a> {
             "use_regex": true,
         });
         Ok(Pipeline {
-            model: self.model(json!(merges), None, pre.ignore_merges),
+            model: self.model(merges, None, pre.ignore_merges),
             normalizer: pre.normalizer,
             pre_tokenizer: pre.pre_tokenizer,
             decoder: bytes,
@@ -152,10 +190,10 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// A merge of tokens that do not exist would make the whole tokenizer unusable.
-    fn check_merges(&self, merges: &[[&str; 2]]) -> Result<(), FormatError> {
+    fn check_merges(&self, merges: &[(&str, &str)]) -> Result<(), FormatError> {
         let known: HashSet<&str> = self.tokens.iter().copied().collect();
         let mut joined = String::new();
-        for [left, right] in merges {
+        for (left, right) in merges {
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
@@ -167,7 +205,7 @@ impl<'a> Vocabulary<'a> {
         Ok(())
     }
 
-    fn sentencepiece(&self) -> Result<Pipeline, FormatError> {
+    fn sentencepiece(&self) -> Result<Pipeline<'_>, FormatError> {
         let score = |value| match value {
             GgufValue::Float(score) if score.is_finite() => Some(score as f32),
             _ => None,
@@ -195,7 +233,7 @@ impl<'a> Vocabulary<'a> {
         }
         let unknown = self.unknown()?;
         Ok(Pipeline {
-            model: self.model(json!(sentencepiece::merges(&pieces)), unknown, false),
+            model: self.model(sentencepiece::merges(&pieces), unknown, false),
             normalizer: json!({ "type": "Sequence", "normalizers": normalizers }),
             pre_tokenizer: Value::Null,
             decoder: json!({ "type": "Sequence", "decoders": decoders }),
@@ -204,22 +242,24 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// The BPE model; with an unknown token its bytes are tried first.
-    fn model(&self, merges: Value, unknown: Option<&str>, ignore_merges: bool) -> Value {
-        let numbered = self.tokens.iter().enumerate();
-        let vocab: Map<String, Value> =
-            numbered.map(|(id, token)| ((*token).to_owned(), id.into())).collect();
-        json!({
-            "type": "BPE",
-            "dropout": null,
-            "unk_token": unknown,
-            "continuing_subword_prefix": null,
-            "end_of_word_suffix": null,
-            "fuse_unk": unknown.is_some(),
-            "byte_fallback": unknown.is_some(),
-            "ignore_merges": ignore_merges,
-            "vocab": vocab,
-            "merges": merges,
-        })
+    fn model<'b>(
+        &'b self,
+        merges: Vec<(&'b str, &'b str)>,
+        unknown: Option<&'b str>,
+        ignore_merges: bool,
+    ) -> Bpe<'b> {
+        Bpe {
+            kind: "BPE",
+            dropout: Value::Null,
+            unk_token: unknown,
+            continuing_subword_prefix: Value::Null,
+            end_of_word_suffix: Value::Null,
+            fuse_unk: unknown.is_some(),
+            byte_fallback: unknown.is_some(),
+            ignore_merges,
+            vocab: &self.tokens,
+            merges,
+        }
     }
 
     /// Tokens that are found in text before anything else, as they are.
