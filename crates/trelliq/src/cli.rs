@@ -1,7 +1,7 @@
 //! The command line as a whole; what belongs to one command stands in its own file.
 
-use crate::commands::{completions, validate};
-use clap::{Parser, Subcommand};
+use crate::commands::{completions, decode, eval, inspect, quantize, run, validate};
+use clap::{ArgAction, Parser, Subcommand};
 use std::num::NonZeroUsize;
 
 /// Store the weights of language models as trellis codes of 1 to 8 bits, and run the models from
@@ -16,22 +16,32 @@ pub struct Cli {
     /// Threads to compute on [default: one a core]
     #[arg(long, global = true, value_name = "N", env = "TRELLIQ_THREADS")]
     pub threads: Option<NonZeroUsize>,
+
+    /// Say more on standard error; twice for still more
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Quantize(quantize::Args),
+    Inspect(inspect::Args),
+    Run(run::Args),
+    Eval(eval::Args),
+    Decode(decode::Args),
     Validate(validate::Args),
     Completions(completions::Args),
 }
 
 const AFTER_HELP: &str = "\
 MODEL is a directory of safetensors, a .gguf file or a repository id of a hub such as
-owner/name or owner/name@revision (HF_ENDPOINT and HF_HOME are honoured).
+owner/name or owner/name@revision (HF_ENDPOINT, HF_HOME and HF_TOKEN are honoured).
 
 A first session:
-  trelliq quantize MODEL packed --bits 4        code every linear layer at 4 bits
-  trelliq inspect packed                        see what was coded, and how well
+  trelliq quantize MODEL packed --bits 4
+  trelliq inspect packed
   trelliq eval packed --reference MODEL --text book.txt
   trelliq run packed \"Why is the sky blue?\"
 
-Exit status: 0 done, 1 the work failed (one line on stderr says why), 2 wrong usage.";
+Results go to standard output, progress and statistics to standard error.
+Exit status: 0 done; 1 the work failed, and one line on standard error says why; 2 wrong usage.";

@@ -49,11 +49,15 @@ fn draw(root: &Area, rows: &[Distortion]) -> DrawResult {
     let absolute = curves(rows, |_| 1.0);
     let (low, high) = heights(&absolute);
     let decades = (low / 1.3..high * 1.3).log_scale();
-    chart(&left, "Mean squared error on N(0,1)", "mean squared error", decades, &absolute)?;
+    let place = SeriesLabelPosition::UpperRight;
+    let title = "Mean squared error on N(0,1)";
+    chart(&left, title, "mean squared error", decades, place, &absolute)?;
     let relative = curves(rows, |row| row.limit);
     let above = 0.0f64.max(heights(&relative).1 - 1.0);
-    let linear = 1.0 - 0.05 * above..1.0 + 1.5 * above;
-    chart(&right, "Distance from the limit", "mean squared error / limit", linear, &relative)
+    let linear = 1.0 - 0.05 * above..1.0 + 1.1 * above;
+    let place = SeriesLabelPosition::UpperLeft;
+    let title = "Distance from the limit";
+    chart(&right, title, "mean squared error / limit", linear, place, &relative)
 }
 
 /// One curve a code, L and scale rule in the order of the table, then the references; heights are
@@ -109,7 +113,14 @@ fn extremes(curves: &[Curve], of: fn(&(f64, f64)) -> f64) -> (f64, f64) {
     (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max))
 }
 
-fn chart<Y>(area: &Area, title: &str, y_label: &str, y: Y, curves: &[Curve]) -> DrawResult
+fn chart<Y>(
+    area: &Area,
+    title: &str,
+    y_label: &str,
+    y: Y,
+    legend: SeriesLabelPosition,
+    curves: &[Curve],
+) -> DrawResult
 where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: ValueFormatter<f64>,
@@ -141,7 +152,7 @@ where
     }
     context
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(legend)
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.2))
         .label_font((FONT, 16))

@@ -1,0 +1,81 @@
+//! Opening models by what the command line calls them.
+
+use crate::progress;
+use anyhow::{Context, Result};
+use indicatif::ProgressBar;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use trelliq_format::{HubOptions, HubProgress, ModelSource};
+use trelliq_model::{LoadOptions, Model, Tokenizer};
+
+/// A model that is ready to run, and the files that it came from.
+pub struct Loaded {
+    pub source: ModelSource,
+    pub model: Model,
+    pub tokenizer: Tokenizer,
+}
+
+/// Opens a directory, a GGUF file or a repository, which is downloaded with progress bars.
+pub fn open(spec: &str) -> Result<ModelSource> {
+    if Path::new(spec).exists() || !may_be_repository(spec) {
+        return Ok(ModelSource::open(spec)?);
+    }
+    let options = HubOptions { progress: Some(Arc::new(download_bar())), ..HubOptions::default() };
+    ModelSource::open_hub(spec, &options).with_context(|| {
+        format!("`{spec}` is not a file or directory here, nor a repository to fetch")
+    })
+}
+
+/// Opens a model and loads it with its tokenizer. `carrier`: see [`LoadOptions`].
+pub fn load(spec: &str, carrier: bool) -> Result<Loaded> {
+    let source = open(spec)?;
+    let spinner = progress::spinner(format!("loading {spec}"));
+    let in_model = || format!("cannot load {spec}");
+    let tokenizer = Tokenizer::from_files(source.sidecar_files(), source.config());
+    let tokenizer = tokenizer.with_context(in_model)?;
+    // A padded vocabulary has rows of logits that no text trained.
+    let vocab_limit = Some(tokenizer.vocab_size());
+    let model = Model::load(&source, &LoadOptions { carrier, vocab_limit });
+    let model = model.with_context(in_model)?;
+    spinner.finish_and_clear();
+    Ok(Loaded { source, model, tokenizer })
+}
+
+/// One slash and no sign of a path: `owner/name`.
+fn may_be_repository(spec: &str) -> bool {
+    let path = spec.starts_with(['.', '/', '~']) || spec.ends_with(".gguf");
+    !path && spec.matches('/').count() == 1
+}
+
+fn download_bar() -> impl Fn(HubProgress<'_>) + Send + Sync {
+    let current: Mutex<Option<ProgressBar>> = Mutex::new(None);
+    move |event| {
+        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            HubProgress::Start { file, bytes } => {
+                let bar = progress::bar("fetch", bytes);
+                bar.set_message(file.to_owned());
+                *current = Some(bar);
+            }
+            HubProgress::Advance { bytes } => {
+                current.iter().for_each(|bar| bar.inc(bytes));
+            }
+            HubProgress::Finish => {
+                current.take().iter().for_each(ProgressBar::finish_and_clear);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_be_repository;
+
+    #[test]
+    fn paths_are_not_taken_for_repositories() {
+        for path in ["model.gguf", "models/x.gguf", "./a", "/a/b", "~/a", "a", "a/b/c"] {
+            assert!(!may_be_repository(path), "{path}");
+        }
+        assert!(may_be_repository("owner/name") && may_be_repository("owner/name@v1"));
+    }
+}
