@@ -3,6 +3,8 @@
 mod activation;
 mod carrier;
 mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 mod gate;
 mod linear;

@@ -51,8 +51,13 @@ pub(crate) struct Work {
 
 /// The first `len` elements of a buffer that only grows; what they hold is left from earlier calls.
 pub(crate) fn sized<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    sized_with(buffer, len, T::default())
+}
+
+/// [`sized`] for a type without a default: new elements are `fresh`.
+pub(crate) fn sized_with<T: Copy>(buffer: &mut Vec<T>, len: usize, fresh: T) -> &mut [T] {
     if buffer.len() < len {
-        buffer.resize(len, T::default());
+        buffer.resize(len, fresh);
     }
     &mut buffer[..len]
 }

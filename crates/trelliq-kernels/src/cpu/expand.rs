@@ -1,7 +1,7 @@
 //! The dense matrix.
 
-use super::job::{Job, run_room};
-use super::lanes::{LANES, RUN};
+use super::job::Job;
+use super::lanes::{LANES, RUN, ZERO_RUN};
 use super::reader::{Reader, groups};
 use crate::options::sized;
 use crate::{Activation, Axis, Numerics};
@@ -42,7 +42,7 @@ fn expand_rows<T: Activation>(
 ) {
     let inputs = reader.matrix.in_features();
     let words = sized(&mut job.words, reader.loaded_words());
-    let buffer = run_room(&mut job.runs, 1);
+    let buffer = &mut { ZERO_RUN };
     let (scales, weighing) = (reader.scales(first), reader.weighing(numerics));
     for block in 0..reader.blocks() {
         reader.load(first, block, words);
@@ -69,7 +69,7 @@ fn expand_columns<T: Activation>(
     let (inputs, t) = (reader.matrix.in_features(), reader.block_len());
     let end = start + out.len() / inputs;
     let words = sized(&mut job.words, reader.loaded_words());
-    let buffer = run_room(&mut job.runs, 1);
+    let buffer = &mut { ZERO_RUN };
     for first in groups(0..inputs) {
         let lanes = LANES.min(inputs - first);
         let (scales, weighing) = (reader.scales(first), reader.weighing(numerics));

@@ -8,7 +8,7 @@ use trelliq_codec::{Code, Trellis};
 
 /// Rows of x that one pass of [`Kernels::reduce`] can take: the index is log2.
 type ReduceFn = unsafe fn(&[Lanes<f32>], &[f32], usize, &mut [Lanes<f32>]);
-type ScatterFn = unsafe fn(&[&[Lanes<f32>]], &[Lanes<f32>], &mut [Lanes<f32>]);
+type ScatterFn = unsafe fn(&[Run], &[Lanes<f32>], &mut Run);
 
 /// Most groups of sixteen rows that one pass of [`Kernels::scatter`] takes.
 pub(super) const SCATTER_GROUPS: usize = 4;
@@ -96,10 +96,14 @@ impl Kernels {
         }
     }
 
-    /// See [`generic::scatter`]; takes up to [`SCATTER_GROUPS`] runs.
-    pub fn scatter(&self, runs: &[&[Lanes<f32>]], x: &[Lanes<f32>], acc: &mut [Lanes<f32>]) {
-        // SAFETY: see the impl.
-        unsafe { (self.scatter[runs.len() - 1])(runs, x, acc) }
+    /// See [`generic::scatter`]; takes up to [`SCATTER_GROUPS`] runs, as many vectors of x for each
+    /// of the sums in `acc`.
+    pub fn scatter(&self, runs: &[Run], x: &[Lanes<f32>], acc: &mut [Run]) {
+        let kernel = self.scatter[runs.len() - 1];
+        for (x, acc) in x.chunks_exact(runs.len()).zip(acc) {
+            // SAFETY: see the impl.
+            unsafe { kernel(runs, x, acc) }
+        }
     }
 
     pub fn fold(&self, acc: &[Lanes<f32>], out: &mut [f32]) {
@@ -163,7 +167,7 @@ macro_rules! compile {
 
             $(#[target_feature(enable = $features)])?
             fn weigh(run: &mut [Lanes<f32>], scales: &Lanes<f32>, weighing: Weighing) {
-                generic::weigh(run, scales, weighing);
+                generic::weigh::<FMA>(run, scales, weighing);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -182,11 +186,7 @@ macro_rules! compile {
             }
 
             $(#[target_feature(enable = $features)])?
-            fn scatter<const G: usize>(
-                runs: &[&[Lanes<f32>]],
-                x: &[Lanes<f32>],
-                acc: &mut [Lanes<f32>],
-            ) {
+            fn scatter<const G: usize>(runs: &[Run], x: &[Lanes<f32>], acc: &mut Run) {
                 generic::scatter::<G, FMA>(runs, x, acc);
             }
 

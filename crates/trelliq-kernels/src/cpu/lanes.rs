@@ -21,6 +21,9 @@ impl<T: Copy + Default> Default for Lanes<T> {
 /// Decoded weights of up to 32 positions of sixteen rows, in the order of positions.
 pub(super) type Run = [Lanes<f32>; RUN];
 
+/// A run of zeros.
+pub(super) const ZERO_RUN: Run = [Lanes::ZERO; RUN];
+
 impl Lanes<f32> {
     pub const ZERO: Self = Self([0.0; LANES]);
 

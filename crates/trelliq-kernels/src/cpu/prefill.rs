@@ -2,8 +2,8 @@
 
 use super::gemm::{View, gemm};
 use super::generic::Weighing;
-use super::job::{Job, run_room};
-use super::lanes::{LANES, Lanes, RUN};
+use super::job::Job;
+use super::lanes::{LANES, Lanes, RUN, ZERO_RUN};
 use super::reader::{Reader, groups};
 use crate::options::sized;
 use crate::{Axis, Numerics};
@@ -49,7 +49,7 @@ fn decode_tile<'j>(
     };
     let pitch = rows.len().next_multiple_of(LANES);
     let dense = sized(&mut job.dense, columns.len() * pitch);
-    for_each_run(reader, rows, columns, numerics, &mut job.words, &mut job.runs, |r, c, run| {
+    for_each_run(reader, rows, columns, numerics, &mut job.words, |r, c, run| {
         for (weights, out) in run.iter().zip(dense[c * pitch..].chunks_mut(pitch)) {
             out[r..r + LANES].copy_from_slice(&weights.0);
         }
@@ -70,12 +70,11 @@ fn for_each_run(
     columns: Range<usize>,
     numerics: Numerics,
     words: &mut Vec<Lanes<u32>>,
-    runs: &mut Vec<Lanes<f32>>,
     mut visit: impl FnMut(usize, usize, &[Lanes<f32>]),
 ) {
     let t = reader.block_len();
     let words = sized(words, reader.loaded_words());
-    let buffer = run_room(runs, 1);
+    let buffer = &mut { ZERO_RUN };
     for first in groups(rows.clone()) {
         let (scales, weighing) = match numerics {
             Numerics::Fast => (reader.factors(first), Weighing::Folded),

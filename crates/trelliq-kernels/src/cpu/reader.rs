@@ -3,7 +3,7 @@
 use super::decode::{States, divisor};
 use super::generic::Weighing;
 use super::kernels::{Decoders, Kernels};
-use super::lanes::{LANES, Lanes, RUN};
+use super::lanes::{LANES, Lanes, RUN, Run};
 use crate::{Numerics, PackedMatrix};
 use std::ops::Range;
 
@@ -72,19 +72,18 @@ impl<'a> Reader<'a> {
         &self,
         words: &[Lanes<u32>],
         run: usize,
-        out: &'o mut [Lanes<f32>],
+        out: &'o mut Run,
     ) -> &'o mut [Lanes<f32>] {
         let positions = self.positions(run);
         let bits = self.matrix.trellis().bits() as usize;
         let first_bit = (self.block_len() - positions.end) * bits;
-        let out = &mut out[..positions.len()];
-        match <&mut [Lanes<f32>; RUN]>::try_from(&mut *out) {
-            Ok(run) if first_bit.is_multiple_of(32) => {
-                self.decoders.run(&words[first_bit / 32..], self.states, run);
-            }
-            _ => self.decoders.any(words, first_bit, bits, self.states, out),
+        if positions.len() == RUN && first_bit.is_multiple_of(32) {
+            self.decoders.run(&words[first_bit / 32..], self.states, out);
+        } else {
+            let out = &mut out[..positions.len()];
+            self.decoders.any(words, first_bit, bits, self.states, out);
         }
-        out
+        &mut out[..positions.len()]
     }
 
     /// As [`decode`](Self::decode), and to weights under `weighing` with the scales of the rows from
@@ -95,7 +94,7 @@ impl<'a> Reader<'a> {
         run: usize,
         scales: &Lanes<f32>,
         weighing: Weighing,
-        out: &'o mut [Lanes<f32>],
+        out: &'o mut Run,
     ) -> &'o mut [Lanes<f32>] {
         let out = self.decode(words, run, out);
         self.kernels.weigh(out, scales, weighing);

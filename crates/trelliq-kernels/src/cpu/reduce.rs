@@ -1,8 +1,8 @@
 //! Coded along the inputs: `y[m, r] = scale[r] * sum over c of value(r, c) * x[m, c]`.
 
 use super::generic::Weighing;
-use super::job::{Job, run_room};
-use super::lanes::{LANES, Lanes};
+use super::job::Job;
+use super::lanes::{LANES, Lanes, ZERO_RUN};
 use super::reader::{Reader, groups};
 use crate::Numerics;
 use crate::options::sized;
@@ -20,7 +20,7 @@ pub(super) fn reduce(
 ) {
     let acc = sized(&mut job.acc, m);
     let words = sized(&mut job.words, reader.loaded_words());
-    let run_buffer = run_room(&mut job.runs, 1);
+    let run_buffer = &mut { ZERO_RUN };
     let count = rows.len();
     for first in groups(rows.clone()) {
         acc.fill(Lanes::ZERO);

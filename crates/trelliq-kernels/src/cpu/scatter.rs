@@ -3,12 +3,12 @@
 //! A lane is a stored row, so a lane sums its own rows' products at every position, in cache, and the
 //! lanes are added at the end.
 
-use super::job::{Job, run_room};
+use super::job::Job;
 use super::kernels::SCATTER_GROUPS;
-use super::lanes::{LANES, Lanes, RUN};
+use super::lanes::{LANES, Lanes, Run, ZERO_RUN};
 use super::reader::{Reader, groups};
 use crate::Numerics;
-use crate::options::sized;
+use crate::options::{sized, sized_with};
 use std::ops::Range;
 
 /// Stored rows whose words are brought into lanes at once: 25 KiB at K = 3, T = 256.
@@ -31,24 +31,23 @@ pub(super) fn scatter(
     let pitch = blocks.len() * t;
     out.fill(0.0);
     for (index, block) in blocks.enumerate() {
-        sized(&mut job.acc, m * reader.runs() * RUN).fill(Lanes::ZERO);
+        sized_with(&mut job.run_acc, m * reader.runs(), ZERO_RUN).fill(ZERO_RUN);
         for start in rows.clone().step_by(LOADED_ROWS) {
             let part = start..(start + LOADED_ROWS).min(rows.end);
             scatter_rows(reader, x, m, part, block, numerics, job);
         }
         for run in 0..reader.runs() {
             let positions = reader.positions(run);
-            let acc = &job.acc[m * run * RUN..][..m * positions.len()];
             let column = index * t + positions.start;
-            for (acc, out) in acc.chunks_exact(positions.len()).zip(out.chunks_exact_mut(pitch)) {
+            let acc = &job.run_acc[m * run..m * (run + 1)];
+            for (acc, out) in acc.iter().zip(out.chunks_exact_mut(pitch)) {
                 reader.kernels.fold(acc, &mut out[column..column + positions.len()]);
             }
         }
     }
 }
 
-/// Adds the products of at most [`LOADED_ROWS`] rows and one block to `job.acc`: for each run
-/// `[m, positions]`.
+/// Adds the products of at most [`LOADED_ROWS`] rows and one block to `job.run_acc`: `[runs, m]`.
 fn scatter_rows(
     reader: &Reader<'_>,
     x: &[f32],
@@ -66,23 +65,18 @@ fn scatter_rows(
     }
     let scaled = sized(&mut job.x, m * count);
     scale_inputs(reader, x, m, rows.clone(), numerics, scaled);
-    let buffer = run_room(&mut job.runs, SCATTER_GROUPS);
+    let buffer = sized_with(&mut job.runs, SCATTER_GROUPS, ZERO_RUN);
     for run in 0..reader.runs() {
-        let len = reader.positions(run).len();
-        let acc = &mut job.acc[m * run * RUN..][..m * len];
+        let acc = &mut job.run_acc[m * run..m * (run + 1)];
         let mut taken = 0;
         for words in words.chunks(SCATTER_GROUPS * loaded) {
             let together = words.len() / loaded;
-            let slots = buffer.chunks_exact_mut(RUN).zip(words.chunks_exact(loaded));
+            let slots = buffer.iter_mut().zip(words.chunks_exact(loaded));
             for (g, (slot, words)) in slots.enumerate() {
                 decode(reader, words, run, rows.start + (taken + g) * LANES, numerics, slot);
             }
-            let mut runs: [&[Lanes<f32>]; SCATTER_GROUPS] = [&[]; SCATTER_GROUPS];
-            for (run, slot) in runs.iter_mut().zip(buffer.chunks_exact(RUN)) {
-                *run = &slot[..len];
-            }
             let scaled = &scaled[m * taken..m * (taken + together)];
-            reader.kernels.scatter(&runs[..together], scaled, acc);
+            reader.kernels.scatter(&buffer[..together], scaled, acc);
             taken += together;
         }
     }
@@ -96,7 +90,7 @@ fn decode(
     run: usize,
     first: usize,
     numerics: Numerics,
-    out: &mut [Lanes<f32>],
+    out: &mut Run,
 ) {
     match numerics {
         Numerics::Fast => reader.decode(words, run, out),

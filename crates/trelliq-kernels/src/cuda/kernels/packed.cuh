@@ -17,6 +17,21 @@ __device__ __forceinline__ u32 lane_word(u32 lane, u32 j) {
     return j < full ? (j / 4) * 128 + lane * 4 + j % 4 : full * 32 + lane * 2 + (j - full);
 }
 
+// Where word `k` of run `run` of stored row `row` lies (k = K: the spill word) among all units.
+__device__ __forceinline__ u64 unit_word(u32 row, u32 run, u32 k, u32 T, u32 inner) {
+    if (k == K) {
+        const u32 runs = T / 32;
+        run = run / runs * runs + (run % runs + runs - 1) % runs, k = 0;
+    }
+    u32 group, place, lane, stream;
+    if (AXIS == 0) {
+        group = run / 8, place = row / 8, lane = run % 8 * 4 + row % 4, stream = row % 8 / 4;
+    } else {
+        group = row / 16, place = run / 8, lane = row % 8 * 4 + run % 4, stream = run % 8 / 4 * 2 + row % 16 / 8;
+    }
+    return ((u64)group * inner + place) * UNIT_WORDS + lane_word(lane, stream * K + k);
+}
+
 #ifdef FIXED_LAYOUT
 struct Powers { u32 p[32]; };
 

@@ -1,0 +1,183 @@
+//! One GPU: its context, stream, compiled kernels and workspace.
+
+use super::CudaError;
+use super::blas::Blas;
+use super::program::{Kernel, Source, cache_dir, cubin};
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Floats of the workspace that partial sums lie in; it grows when a launch needs more.
+const WORKSPACE: usize = 8 << 20;
+/// Counters of blocks that have reached a group of outputs.
+const COUNTERS: usize = 1 << 20;
+
+/// GPUs that the driver shows, 0 without a driver.
+pub fn device_count() -> usize {
+    if !driver_present() {
+        return 0;
+    }
+    CudaContext::device_count().map_or(0, |count| count as usize)
+}
+
+fn driver_present() -> bool {
+    // SAFETY: loads the driver's library, whose initialization has no preconditions.
+    unsafe { cudarc::driver::sys::is_culib_present() }
+}
+
+/// A GPU with one stream, on which all its operations run in order. Cheap to share.
+pub struct Device {
+    pub(super) context: Arc<CudaContext>,
+    pub(super) stream: Arc<CudaStream>,
+    name: String,
+    architecture: (i32, i32),
+    processors: u32,
+    shared_bytes: u32,
+    cache: Option<PathBuf>,
+    kernels: Mutex<HashMap<Source, Kernel>>,
+    workspace: Mutex<Workspace>,
+    blas: Mutex<Option<Blas>>,
+}
+
+/// Memory that every launch of a stream may use.
+pub(super) struct Workspace {
+    pub partial: CudaSlice<f32>,
+    pub counters: CudaSlice<u32>,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// Opens GPU `ordinal` with a stream of its own.
+    ///
+    /// Errors without a driver, such a GPU, or compute capability 8.0.
+    pub fn open(ordinal: usize) -> Result<Arc<Self>, CudaError> {
+        if !driver_present() {
+            return Err(CudaError::NoDriver);
+        }
+        let count = CudaContext::device_count()? as usize;
+        if ordinal >= count {
+            return Err(CudaError::NoDevice { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal)?;
+        // SAFETY: all memory of this device is used on its one stream, in order.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream()?;
+        let name = context.name()?;
+        let architecture = context.compute_capability()?;
+        if architecture.0 < 8 {
+            let (major, minor) = architecture;
+            return Err(CudaError::TooOld { name, major, minor });
+        }
+        let attribute = |which| context.attribute(which).map(|value| value as u32);
+        let workspace = Workspace {
+            partial: stream.alloc_zeros(WORKSPACE)?,
+            counters: stream.alloc_zeros(COUNTERS)?,
+        };
+        Ok(Arc::new(Self {
+            processors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            shared_bytes: attribute(
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            )?,
+            cache: cache_dir(),
+            kernels: Mutex::default(),
+            workspace: Mutex::new(workspace),
+            blas: Mutex::new(None),
+            context,
+            stream,
+            name,
+            architecture,
+        }))
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Compute capability, (major, minor).
+    pub fn architecture(&self) -> (i32, i32) {
+        self.architecture
+    }
+
+    /// Multiprocessors.
+    pub fn processors(&self) -> u32 {
+        self.processors
+    }
+
+    /// Bytes of shared memory that a block may have.
+    pub(super) fn shared_bytes(&self) -> u32 {
+        self.shared_bytes
+    }
+
+    /// The stream that all operations are queued on.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// Free and total bytes of memory.
+    pub fn memory(&self) -> Result<(usize, usize), CudaError> {
+        Ok(self.context.mem_get_info()?)
+    }
+
+    /// Waits for everything queued so far.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        Ok(self.stream.synchronize()?)
+    }
+
+    pub fn upload<T: DeviceRepr>(&self, values: &[T]) -> Result<CudaSlice<T>, CudaError> {
+        Ok(self.stream.clone_htod(values)?)
+    }
+
+    /// Waits for the stream and copies to the host.
+    pub fn download<T: DeviceRepr>(&self, values: &CudaSlice<T>) -> Result<Vec<T>, CudaError> {
+        Ok(self.stream.clone_dtoh(values)?)
+    }
+
+    pub fn zeros<T: DeviceRepr + ValidAsZeroBits>(
+        &self,
+        len: usize,
+    ) -> Result<CudaSlice<T>, CudaError> {
+        Ok(self.stream.alloc_zeros(len)?)
+    }
+
+    /// The kernel, compiled now if neither this process nor the disk has it.
+    pub(super) fn kernel(&self, source: Source) -> Result<Kernel, CudaError> {
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = kernels.get(&source) {
+            return Ok(kernel.clone());
+        }
+        let code = cubin(&source, self.architecture, self.cache.as_deref())?;
+        let kernel = Kernel::load(&self.context, code, source.function)?;
+        kernels.insert(source, kernel.clone());
+        Ok(kernel)
+    }
+
+    pub(super) fn workspace(&self, floats: usize) -> Result<MutexGuard<'_, Workspace>, CudaError> {
+        let mut workspace = self.workspace.lock().unwrap_or_else(PoisonError::into_inner);
+        if workspace.partial.len() < floats {
+            workspace.partial = self.stream.alloc_zeros(floats)?;
+        }
+        Ok(workspace)
+    }
+
+    pub(super) fn with_blas<R>(
+        &self,
+        run: impl FnOnce(&Blas) -> Result<R, CudaError>,
+    ) -> Result<R, CudaError> {
+        let mut blas = self.blas.lock().unwrap_or_else(PoisonError::into_inner);
+        if blas.is_none() {
+            *blas = Some(Blas::new(&self.stream)?);
+        }
+        run(blas.as_ref().expect("made above"))
+    }
+
+    pub(super) fn counters() -> usize {
+        COUNTERS
+    }
+}
