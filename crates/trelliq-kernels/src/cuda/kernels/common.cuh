@@ -71,16 +71,16 @@ __device__ __forceinline__ float three_inst_value(u32 s) {
     return half_to_float((u16)(h >> 16)) + half_to_float((u16)h);
 }
 
-template <int CODE> __device__ __forceinline__ float code_value(u32 s, const float* table) {
-    if (CODE == 0) return one_mad_value(s);
-    if (CODE == 1) return three_inst_value(s);
+template <int C> __device__ __forceinline__ float code_value(u32 s, const float* table) {
+    if (C == 0) return one_mad_value(s);
+    if (C == 1) return three_inst_value(s);
     return __ldg(table + s);
 }
 
 // f32(value) * f32(scale), or that rounded to bf16.
-template <int EXACT> __device__ __forceinline__ float weight_value(float value, float scale) {
+template <int E> __device__ __forceinline__ float weight_value(float value, float scale) {
     float w = __fmul_rn(value, scale);
-    return EXACT ? widen<2>(float_to_bfloat(w)) : w;
+    return E ? widen<2>(float_to_bfloat(w)) : w;
 }
 
 // State of weight t of a block of T weights: the L-bit window at bit (T - 1 - t) K of a ring.
