@@ -118,6 +118,11 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
+    /// The library's own tokenizer, for those who need its vocabulary and decoder.
+    pub fn hugging_face(&self) -> &tokenizers::Tokenizer {
+        &self.inner
+    }
+
     /// The parsed `tokenizer_config.json`, null where there is none.
     pub fn config(&self) -> &Value {
         &self.config

@@ -1,6 +1,7 @@
 //! Keys and values of the tokens that a sequence has seen.
 
 use crate::ModelConfig;
+use std::ops::Range;
 
 /// The state of one sequence: keys and values of every layer, f32, growing as needed.
 ///
@@ -50,6 +51,42 @@ impl KvCache {
         }
     }
 
+    /// A copy of the first `len` positions, or of all where there are fewer.
+    pub fn prefix(&self, len: usize) -> Self {
+        self.slice(0..len.min(self.len()))
+    }
+
+    /// A copy of the given positions, to be put behind those before them with
+    /// [`extend`](Self::extend); on its own it is of use only where they start at 0.
+    ///
+    /// Panics when the range reaches past the end.
+    pub fn slice(&self, positions: Range<usize>) -> Self {
+        let values = positions.start * self.width..positions.end * self.width;
+        let copy = |layer: &LayerCache| LayerCache {
+            keys: layer.keys[values.clone()].to_vec(),
+            values: layer.values[values.clone()].to_vec(),
+        };
+        Self {
+            layers: self.layers.iter().map(copy).collect(),
+            width: self.width,
+            tokens: self.tokens[positions].to_vec(),
+        }
+    }
+
+    /// Adds the positions of a [`slice`](Self::slice) that was cut from a sequence with the same
+    /// tokens before it.
+    ///
+    /// Panics when the two were made for different models.
+    pub fn extend(&mut self, slice: &Self) {
+        assert_eq!((self.layers.len(), self.width), (slice.layers.len(), slice.width));
+        self.truncate(self.len());
+        for (layer, other) in self.layers.iter_mut().zip(&slice.layers) {
+            layer.keys.extend_from_slice(&other.keys);
+            layer.values.extend_from_slice(&other.values);
+        }
+        self.tokens.extend_from_slice(&slice.tokens);
+    }
+
     /// Bytes that keys and values take.
     pub fn bytes(&self) -> usize {
         self.layers.iter().map(|l| 4 * (l.keys.capacity() + l.values.capacity())).sum()
@@ -63,8 +100,13 @@ impl KvCache {
         &self.layers[layer]
     }
 
+    /// Drops what a step that failed has left in some of the layers.
+    pub(crate) fn forget_unfinished(&mut self) {
+        self.truncate(self.len());
+    }
+
     /// Adds rows of `[tokens, kv_width]` to a layer; they count once [`commit`](Self::commit) is
-    /// called, and an unfinished step is dropped by the next [`truncate`](Self::truncate).
+    /// called.
     pub(crate) fn append(&mut self, layer: usize, keys: &[f32], values: &[f32]) {
         self.layers[layer].keys.extend_from_slice(keys);
         self.layers[layer].values.extend_from_slice(values);

@@ -1,6 +1,6 @@
 //! Dense weights in the dtype of their source, and products with them in f32.
 
-use super::ops::{Block, Rows, dot, fold, matmul_nt_raw};
+use super::ops::{Block, Rows, dot, matmul_nt_raw};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use memmap2::Mmap;
@@ -123,11 +123,12 @@ impl DenseWeight {
     fn vector_product(&self, x: &[f32], y: &mut [f32]) {
         y.par_chunks_mut(VECTOR_ROWS).enumerate().for_each(|(task, y)| {
             let first = task * VECTOR_ROWS;
+            let mut buffer = [0f32; WIDEN];
             for (i, y) in y.iter_mut().enumerate() {
                 *y = match self.elements(first + i..first + i + 1) {
                     Elements::F32(w) => dot(w, x),
-                    Elements::Bf16(w) => dot_bf16(w, x),
-                    Elements::F16(w) => dot_f16(w, x),
+                    Elements::F16(w) => dot_widened(w, x, &mut buffer, widen_f16),
+                    Elements::Bf16(w) => dot_widened(w, x, &mut buffer, widen_bf16),
                 };
             }
         });
@@ -184,43 +185,36 @@ fn words(bytes: &[u8]) -> Arc<[u32]> {
 fn widen(elements: &Elements, out: &mut [f32]) {
     match elements {
         Elements::F32(w) => out.copy_from_slice(w),
-        Elements::F16(w) => w.convert_to_f32_slice(out),
-        Elements::Bf16(w) => {
-            for (out, w) in out.iter_mut().zip(*w) {
-                *out = widen_bf16(*w);
-            }
-        }
+        Elements::F16(w) => widen_f16(w, out),
+        Elements::Bf16(w) => widen_bf16(w, out),
     }
+}
+
+fn widen_f16(w: &[f16], out: &mut [f32]) {
+    w.convert_to_f32_slice(out);
 }
 
 /// Unlike [`bf16::to_f32`] without a branch for NaN, so that it vectorises.
-fn widen_bf16(w: bf16) -> f32 {
-    f32::from_bits(u32::from(w.to_bits()) << 16)
-}
-
-fn dot_bf16(w: &[bf16], x: &[f32]) -> f32 {
-    let mut sums = [0f32; 16];
-    let (w_chunks, x_chunks) = (w.chunks_exact(16), x.chunks_exact(16));
-    let tail = w_chunks.remainder().iter().zip(x_chunks.remainder());
-    let tail: f32 = tail.map(|(w, x)| widen_bf16(*w) * x).sum();
-    for (w, x) in w_chunks.zip(x_chunks) {
-        for i in 0..16 {
-            sums[i] += widen_bf16(w[i]) * x[i];
-        }
+fn widen_bf16(w: &[bf16], out: &mut [f32]) {
+    for (out, w) in out.iter_mut().zip(w) {
+        *out = f32::from_bits(u32::from(w.to_bits()) << 16);
     }
-    fold(sums) + tail
 }
 
-fn dot_f16(w: &[f16], x: &[f32]) -> f32 {
-    let mut buffer = [0f32; WIDEN];
-    let chunks = w.chunks(WIDEN).zip(x.chunks(WIDEN));
-    chunks
-        .map(|(w, x)| {
-            let buffer = &mut buffer[..w.len()];
-            w.convert_to_f32_slice(buffer);
-            dot(buffer, x)
-        })
-        .sum()
+/// `w . x`, a buffer's length at a time.
+fn dot_widened<T>(
+    w: &[T],
+    x: &[f32],
+    buffer: &mut [f32; WIDEN],
+    widen: impl Fn(&[T], &mut [f32]),
+) -> f32 {
+    let pieces = w.chunks(WIDEN).zip(x.chunks(WIDEN));
+    let products = pieces.map(|(w, x)| {
+        let buffer = &mut buffer[..w.len()];
+        widen(w, buffer);
+        dot(buffer, x)
+    });
+    products.sum()
 }
 
 #[cfg(test)]

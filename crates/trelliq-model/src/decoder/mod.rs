@@ -135,6 +135,13 @@ struct FeedForward {
     down: Linear,
 }
 
+/// What the layers of one step share.
+struct Run<'a, 'b> {
+    steps: &'a mut [SequenceStep<'b>],
+    ctx: Context<'a>,
+    observer: Observer<'a>,
+}
+
 impl Model {
     /// Loads every layer; dense weights stay in the mapped files where their dtype allows.
     ///
@@ -212,21 +219,24 @@ impl Model {
         observer: Observer,
     ) -> Result<Vec<f32>, ModelError> {
         self.check(steps)?;
+        if steps.is_empty() {
+            return Ok(Vec::new());
+        }
+        for step in steps.iter_mut() {
+            step.cache.forget_unfinished();
+        }
         let tokens: Vec<u32> = steps.iter().flat_map(|step| step.tokens).copied().collect();
         let mut x = self.embed(&tokens, options)?;
         let tables = self.rotary_tables(steps);
-        let mut ctx = Context { options: &options.kernel, scratch: Scratch::default() };
-        for step in steps.iter_mut() {
-            let len = step.cache.len();
-            step.cache.truncate(len);
-        }
+        let ctx = Context { options: &options.kernel, scratch: Scratch::default() };
+        let mut run = Run { steps, ctx, observer };
         for (index, layer) in self.layers.iter().enumerate() {
-            let rotary = &tables.iter().find(|(rope, _)| *rope == self.config.layers[index].rope);
-            let rotary = rotary.as_ref().map(|(_, table)| table);
-            self.attention_block(index, layer, &mut x, rotary, steps, &mut ctx, observer)?;
-            self.feed_forward_block(index, layer, &mut x, &mut ctx, observer)?;
+            let rope = &self.config.layers[index].rope;
+            let rotary = tables.iter().find(|(known, _)| known == rope).map(|(_, table)| table);
+            self.attention_block(index, layer, &mut x, rotary, &mut run)?;
+            self.feed_forward_block(index, layer, &mut x, &mut run)?;
         }
-        for step in steps {
+        for step in run.steps {
             step.cache.commit(step.tokens);
         }
         rms_norm(&mut x, &self.final_norm, self.config.rms_norm_eps);
@@ -238,6 +248,9 @@ impl Model {
         let width = self.config.hidden_size;
         if !hidden.len().is_multiple_of(width) {
             return Err(ModelError::Hidden { found: hidden.len(), width });
+        }
+        if hidden.is_empty() {
+            return Ok(Vec::new());
         }
         let mut ctx = Context { options: &options.kernel, scratch: Scratch::default() };
         let head = self.head.as_ref().unwrap_or(&self.embedding);
@@ -297,19 +310,21 @@ impl Model {
         layer: &Layer,
         x: &mut [f32],
         rotary: Option<&RotaryTable>,
-        steps: &mut [SequenceStep],
-        ctx: &mut Context,
-        observer: Observer,
+        run: &mut Run,
     ) -> Result<(), ModelError> {
         let config = &self.config;
         let m = x.len() / config.hidden_size;
         let mut normed = x.to_vec();
         rms_norm(&mut normed, &layer.attention_norm, config.rms_norm_eps);
-        observer(index, LayerInput::Attention, &normed);
+        (run.observer)(index, LayerInput::Attention, &normed);
         let attention = &layer.attention;
-        let [mut q, mut k, v] =
-            linear::forward_three([&attention.q, &attention.k, &attention.v], &normed, m, ctx)
-                .map_err(|source| layer_error(index, "self_attn.qkv_proj", source))?;
+        let [mut q, mut k, v] = linear::forward_three(
+            [&attention.q, &attention.k, &attention.v],
+            &normed,
+            m,
+            &mut run.ctx,
+        )
+        .map_err(|source| layer_error(index, "self_attn.qkv_proj", source))?;
         for (x, norm, heads) in [
             (&mut q, &attention.q_norm, config.num_heads),
             (&mut k, &attention.k_norm, config.num_kv_heads),
@@ -321,11 +336,11 @@ impl Model {
                 rotary.rotate(x, heads);
             }
         }
-        self.attend(index, &mut q, &k, &v, steps);
-        observer(index, LayerInput::AttentionOutput, &q);
+        self.attend(index, &mut q, &k, &v, run.steps);
+        (run.observer)(index, LayerInput::AttentionOutput, &q);
         let mut added = attention
             .output
-            .forward(&q, m, ctx)
+            .forward(&q, m, &mut run.ctx)
             .map_err(|source| layer_error(index, "self_attn.o_proj", source))?;
         if let Some(norm) = &layer.post_attention_norm {
             rms_norm(&mut added, norm, config.rms_norm_eps);
@@ -370,20 +385,19 @@ impl Model {
         index: usize,
         layer: &Layer,
         x: &mut [f32],
-        ctx: &mut Context,
-        observer: Observer,
+        run: &mut Run,
     ) -> Result<(), ModelError> {
         let config = &self.config;
         let m = x.len() / config.hidden_size;
         let mut normed = x.to_vec();
         rms_norm(&mut normed, &layer.feed_forward_norm, config.rms_norm_eps);
-        observer(index, LayerInput::FeedForward, &normed);
+        (run.observer)(index, LayerInput::FeedForward, &normed);
         let FeedForward { gate, up, down } = &layer.feed_forward;
-        let inner = linear::gated(gate, up, config.activation, &normed, m, ctx)
+        let inner = linear::gated(gate, up, config.activation, &normed, m, &mut run.ctx)
             .map_err(|source| layer_error(index, "mlp.gate_up_proj", source))?;
-        observer(index, LayerInput::FeedForwardOutput, &inner);
+        (run.observer)(index, LayerInput::FeedForwardOutput, &inner);
         let mut added = down
-            .forward(&inner, m, ctx)
+            .forward(&inner, m, &mut run.ctx)
             .map_err(|source| layer_error(index, "mlp.down_proj", source))?;
         if let Some(norm) = &layer.post_feed_forward_norm {
             rms_norm(&mut added, norm, config.rms_norm_eps);

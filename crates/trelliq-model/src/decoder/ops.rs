@@ -1,36 +1,44 @@
 //! Small f32 operations with a fixed order of summation: results do not depend on threads.
 
 use gemm::Parallelism;
+use pulp::{Arch, Simd, WithSimd};
+use std::sync::LazyLock;
 
-const LANES: usize = 16;
-
-/// sum of `a[i] * b[i]`, in 16 interleaved partial sums that the compiler keeps in vectors.
+/// sum of `a[i] * b[i]`, with the widest vectors that the machine has.
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0f32; LANES];
-    let (a_chunks, b_chunks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let tail = zip_sum(a_chunks.remainder(), b_chunks.remainder());
-    for (a, b) in a_chunks.zip(b_chunks) {
-        for i in 0..LANES {
-            sums[i] += a[i] * b[i];
-        }
-    }
-    fold(sums) + tail
+    static ARCH: LazyLock<Arch> = LazyLock::new(Arch::new);
+    assert_eq!(a.len(), b.len());
+    ARCH.dispatch(Dot { a, b })
 }
 
-fn zip_sum(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
+/// [`dot`] in four vectors of partial sums: the order depends on the machine's vectors alone.
+struct Dot<'a> {
+    a: &'a [f32],
+    b: &'a [f32],
 }
 
-/// The sum of the lanes, halving: 16 to 8 to 4 to 2 to 1.
-pub(crate) fn fold(mut sums: [f32; LANES]) -> f32 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for i in 0..half {
-            sums[i] += sums[i + half];
+impl WithSimd for Dot<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f32 {
+        let ((a, a_rest), (b, b_rest)) = (S::as_simd_f32s(self.a), S::as_simd_f32s(self.b));
+        let ((a, a_last), (b, b_last)) = (a.as_chunks::<4>(), b.as_chunks::<4>());
+        let zero = simd.splat_f32s(0.0);
+        let [mut s0, mut s1, mut s2, mut s3] = [zero; 4];
+        for (a, b) in a.iter().zip(b) {
+            s0 = simd.mul_add_f32s(a[0], b[0], s0);
+            s1 = simd.mul_add_f32s(a[1], b[1], s1);
+            s2 = simd.mul_add_f32s(a[2], b[2], s2);
+            s3 = simd.mul_add_f32s(a[3], b[3], s3);
         }
-        half /= 2;
+        for (a, b) in a_last.iter().zip(b_last) {
+            s0 = simd.mul_add_f32s(*a, *b, s0);
+        }
+        let tail: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+        let sums = simd.add_f32s(simd.add_f32s(s0, s1), simd.add_f32s(s2, s3));
+        simd.reduce_sum_f32s(sums) + tail
     }
-    sums[0]
 }
 
 /// `y += a * x`.
