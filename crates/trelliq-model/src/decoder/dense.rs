@@ -33,7 +33,7 @@ impl Dtype {
 }
 
 /// A matrix `[rows, cols]`, row-major.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct DenseWeight {
     storage: Storage,
     dtype: Dtype,
@@ -41,14 +41,15 @@ pub(crate) struct DenseWeight {
     cols: usize,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Storage {
     Mapped {
         map: Arc<Mmap>,
         bytes: Range<usize>,
     },
-    /// Words, so that every element type is aligned.
-    Owned(Arc<[u32]>),
+    F32(Vec<f32>),
+    /// Bytes in words, so that every element type is aligned.
+    Copied(Vec<u32>),
 }
 
 /// Elements of one row or of several.
@@ -60,10 +61,9 @@ enum Elements<'a> {
 
 impl DenseWeight {
     /// From f32 values, `values.len() == rows * cols`.
-    pub fn from_f32(values: &[f32], rows: usize, cols: usize) -> Self {
+    pub fn from_f32(values: Vec<f32>, rows: usize, cols: usize) -> Self {
         assert_eq!(values.len(), rows * cols);
-        let words = bytemuck::cast_slice(values).into();
-        Self { storage: Storage::Owned(words), dtype: Dtype::F32, rows, cols }
+        Self { storage: Storage::F32(values), dtype: Dtype::F32, rows, cols }
     }
 
     /// From the bytes of a mapped file, in place when they are aligned; copied otherwise.
@@ -82,7 +82,7 @@ impl DenseWeight {
         let storage = if window.as_ptr().align_offset(dtype.bytes()) == 0 {
             Storage::Mapped { map: Arc::clone(map), bytes }
         } else {
-            Storage::Owned(words(window))
+            Storage::Copied(words(window))
         };
         Some(Self { storage, dtype, rows, cols })
     }
@@ -94,7 +94,8 @@ impl DenseWeight {
     fn elements(&self, rows: Range<usize>) -> Elements<'_> {
         let bytes: &[u8] = match &self.storage {
             Storage::Mapped { map, bytes } => &map[bytes.clone()],
-            Storage::Owned(words) => bytemuck::cast_slice(words),
+            Storage::F32(values) => bytemuck::cast_slice(values),
+            Storage::Copied(words) => bytemuck::cast_slice(words),
         };
         let width = self.cols * self.dtype.bytes();
         let bytes = &bytes[rows.start * width..rows.end * width];
@@ -176,10 +177,10 @@ impl SharedRows {
 }
 
 /// Little-endian bytes as words, the last one filled up with zeros.
-fn words(bytes: &[u8]) -> Arc<[u32]> {
+fn words(bytes: &[u8]) -> Vec<u32> {
     let mut words = vec![0u32; bytes.len().div_ceil(4)];
     bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
-    words.into()
+    words
 }
 
 fn widen(elements: &Elements, out: &mut [f32]) {

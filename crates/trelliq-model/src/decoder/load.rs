@@ -210,7 +210,7 @@ impl Loader<'_> {
                 return Ok(weight);
             }
         }
-        Ok(DenseWeight::from_f32(&self.source.read_f32(tensor)?, rows, cols))
+        Ok(DenseWeight::from_f32(self.source.read_f32(tensor)?, rows, cols))
     }
 
     /// A norm's weight; Gemma stores what is added to 1.
