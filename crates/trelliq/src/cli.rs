@@ -1,6 +1,6 @@
 //! The command line as a whole; what belongs to one command stands in its own file.
 
-use crate::commands::{completions, decode, eval, inspect, quantize, run, validate};
+use crate::commands::{completions, decode, eval, inspect, quantize, run, serve, validate};
 use clap::{ArgAction, Parser, Subcommand};
 use std::num::NonZeroUsize;
 
@@ -27,6 +27,7 @@ pub enum Command {
     Quantize(quantize::Args),
     Inspect(inspect::Args),
     Run(run::Args),
+    Serve(serve::Args),
     Eval(eval::Args),
     Decode(decode::Args),
     Validate(validate::Args),

@@ -36,6 +36,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Quantize(args) => commands::quantize::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Run(args) => commands::run::run(args),
+        Command::Serve(args) => commands::serve::run(args),
         Command::Eval(args) => commands::eval::run(args),
         Command::Decode(args) => commands::decode::run(args),
         Command::Validate(args) => commands::validate::run(args),

@@ -6,6 +6,7 @@ pub mod eval;
 pub mod inspect;
 pub mod quantize;
 pub mod run;
+pub mod serve;
 pub mod validate;
 
 use clap::ValueEnum;
