@@ -3,7 +3,7 @@
 mod common;
 
 use common::{FAMILIES, Reference, family, models, reference, relative_error};
-use trelliq_model::{KvCache, Logits, Model, RuntimeOptions, SequenceStep};
+use trelliq_model::{KvCache, LayerInput, Logits, Model, RuntimeOptions, SequenceStep};
 
 const TOLERANCE: f64 = 1e-4;
 
@@ -100,4 +100,54 @@ fn the_last_logits_are_those_of_each_sequence() {
     };
     let wanted = [row(0, 6), row(1, 11)].concat();
     assert!(relative_error(&logits, &wanted) < TOLERANCE);
+}
+
+/// A sequence put together from a prefix and a slice of another's cache goes on as that one.
+#[test]
+fn caches_can_be_cut_and_put_together() {
+    for_every_family(|model, expected| {
+        let ids = &expected.ids[0];
+        let mut whole = model.new_cache();
+        forward(model, &mut whole, &ids[..15]);
+        let mut cache = whole.prefix(6);
+        cache.extend(&whole.slice(6..11));
+        assert_eq!(cache.tokens(), &ids[..11]);
+        let logits = forward(model, &mut cache, &ids[11..]);
+        relative_error(&logits, &expected.logits[0][11 * expected.vocab..])
+    });
+}
+
+#[test]
+fn an_observer_sees_every_input_of_a_linear_layer() {
+    let (dir, model) = family("qwen3", "config.json");
+    let config = model.config().clone();
+    let mut seen = Vec::new();
+    let mut cache = model.new_cache();
+    let mut steps = [SequenceStep { cache: &mut cache, tokens: &[1, 2, 3] }];
+    let mut observer =
+        |layer: usize, input: LayerInput, x: &[f32]| seen.push((layer, input, x.to_vec()));
+    let options = RuntimeOptions::default();
+    let observed = model.forward_observed(&mut steps, &options, &mut observer).unwrap();
+    let widths = [
+        (LayerInput::Attention, config.hidden_size),
+        (LayerInput::AttentionOutput, config.q_width()),
+        (LayerInput::FeedForward, config.hidden_size),
+        (LayerInput::FeedForwardOutput, config.intermediate_size),
+    ];
+    let expected: Vec<(usize, LayerInput, usize)> = (0..config.layers.len())
+        .flat_map(|layer| widths.map(|(input, width)| (layer, input, 3 * width)))
+        .collect();
+    let found: Vec<_> = seen.iter().map(|(layer, input, x)| (*layer, *input, x.len())).collect();
+    assert_eq!(found, expected);
+    // What enters the attention is normed: without its weight each row's mean square is 1.
+    let source = trelliq_format::ModelSource::open_path(dir.path()).unwrap();
+    let weight = source.read_f32("model.layers.0.input_layernorm.weight").unwrap();
+    for row in seen[0].2.chunks(config.hidden_size) {
+        let squares = row.iter().zip(&weight).map(|(x, w)| (x / w).powi(2));
+        let mean = squares.sum::<f32>() / config.hidden_size as f32;
+        assert!((mean - 1.0).abs() < 1e-3, "{mean}");
+    }
+    cache.truncate(0);
+    let mut steps = [SequenceStep { cache: &mut cache, tokens: &[1, 2, 3] }];
+    assert_eq!(model.forward_hidden(&mut steps, &options).unwrap(), observed);
 }

@@ -198,6 +198,24 @@ fn a_coded_head_wins_over_a_tied_embedding() {
 }
 
 #[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let from = models().join("random/qwen2");
+    let source = ModelSource::open_path(&from).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let packed = dir.path().join("packed");
+    write_packed(&source, &layers(&source, &[]), Axis::Out, true, &packed);
+    let model = common::load(&packed);
+    let ids = &reference(&from).ids[0];
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let logits = pool.install(|| logits(&model, ids));
+        logits.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+    };
+    let one = run(1);
+    assert!(run(3) == one && run(4) == one);
+}
+
+#[test]
 fn the_carrier_is_close() {
     let carrier = LoadOptions { carrier: true, ..Default::default() };
     let errors = compare("llama2", &[], &json!({}), &carrier);
