@@ -14,6 +14,9 @@ const WORKSPACE: usize = 8 << 20;
 /// Counters of blocks that have reached a group of outputs.
 const COUNTERS: usize = 1 << 20;
 
+/// Words of quantized activations, which grow likewise.
+const TERMS: usize = 1 << 18;
+
 /// GPUs that the driver shows, 0 without a driver.
 pub fn device_count() -> usize {
     if !driver_present() {
@@ -45,6 +48,10 @@ pub struct Device {
 pub(super) struct Workspace {
     pub partial: CudaSlice<f32>,
     pub counters: CudaSlice<u32>,
+    /// Quantized activations, their sums and their steps.
+    pub terms: CudaSlice<u32>,
+    pub totals: CudaSlice<u32>,
+    pub steps: CudaSlice<f32>,
 }
 
 impl std::fmt::Debug for Device {
@@ -79,6 +86,9 @@ impl Device {
         let workspace = Workspace {
             partial: stream.alloc_zeros(WORKSPACE)?,
             counters: stream.alloc_zeros(COUNTERS)?,
+            terms: stream.alloc_zeros(TERMS)?,
+            totals: stream.alloc_zeros(TERMS)?,
+            steps: stream.alloc_zeros(16)?,
         };
         Ok(Arc::new(Self {
             processors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
@@ -158,8 +168,17 @@ impl Device {
         Ok(kernel)
     }
 
-    pub(super) fn workspace(&self, floats: usize) -> Result<MutexGuard<'_, Workspace>, CudaError> {
+    /// The workspace with room for `floats` partial sums and `terms` words of activations.
+    pub(super) fn workspace(
+        &self,
+        floats: usize,
+        terms: usize,
+    ) -> Result<MutexGuard<'_, Workspace>, CudaError> {
         let mut workspace = self.workspace.lock().unwrap_or_else(PoisonError::into_inner);
+        if workspace.terms.len() < terms {
+            workspace.terms = self.stream.alloc_zeros(terms)?;
+            workspace.totals = self.stream.alloc_zeros(terms)?;
+        }
         if workspace.partial.len() < floats {
             workspace.partial = self.stream.alloc_zeros(floats)?;
         }

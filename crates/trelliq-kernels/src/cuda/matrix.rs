@@ -347,7 +347,7 @@ impl CudaMatrix {
             }
             Axis::Out => {
                 let splits = rows.div_ceil(128).min(64);
-                let workspace = device.workspace(splits as usize * m * cols as usize)?;
+                let workspace = device.workspace(splits as usize * m * cols as usize, 0)?;
                 let partial = workspace.partial.device_ptr(stream).0;
                 let kernel = function("generic_scatter")?;
                 let mut arguments = arguments![

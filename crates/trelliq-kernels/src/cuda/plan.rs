@@ -36,6 +36,8 @@ impl Default for CudaOptions {
 pub(super) struct Plan {
     /// Rows of x that the kernel is compiled for.
     pub rows: u32,
+    /// Columns of a product that they take.
+    pub columns: u32,
     pub warps: u32,
     pub stages: u32,
     pub blocks: u32,
@@ -44,6 +46,8 @@ pub(super) struct Plan {
     /// Groups of outputs that a block touches at most.
     pub segments: u32,
     pub shared: u32,
+    /// Whether x is quantized by a kernel before, once for all blocks.
+    pub quantized_before: bool,
     /// Floats of partial sums.
     pub partial: usize,
 }
@@ -75,6 +79,15 @@ pub(super) fn max_rows(terms: Terms) -> usize {
     }
 }
 
+/// Room for what the kernels declare themselves, and what the driver keeps.
+const STATIC_SHARED: u32 = 4096;
+
+/// Inputs that a thread quantizes while it waits anyway (BATCH in scatter.cu).
+const INPUTS_A_THREAD: u32 = 4;
+
+/// Groups that a block may touch (MAX_SEGMENTS in linear.cuh).
+const SEGMENTS: u32 = 64;
+
 impl Work {
     /// A plan, unless nothing fits the GPU's shared memory.
     pub fn plan(&self) -> Option<Plan> {
@@ -88,6 +101,7 @@ impl Work {
         self.m.next_power_of_two()
     }
 
+    /// Columns of a product: two or four a row.
     fn columns(&self) -> u32 {
         let pairs = if self.terms == Terms::Three { 2 } else { 1 };
         2 * pairs * self.rows()
@@ -103,19 +117,22 @@ impl Work {
         let segments = units.div_ceil(self.inner) + 1;
         let slot_words = 512 * (columns / 2).min(4);
         let ring = warps * stages * self.unit_words;
-        let words = u64::from(ring.max(warps * slot_words))
-            + u64::from((segments - 1) * sets * slot_words)
-            + u64::from(segments * (self.rows() + columns));
+        let words =
+            u64::from(ring.max(warps * slot_words)) + u64::from((segments - 1) * sets * slot_words);
         let shared = words * 4 + u64::from(units) * u64::from(columns) * 8;
-        let fits = shared <= u64::from(self.shared_bytes - 1024) && units <= SCATTER_UNITS;
+        let fits = shared <= u64::from(self.shared_bytes - STATIC_SHARED)
+            && units <= SCATTER_UNITS
+            && segments <= SEGMENTS;
         fits.then(|| Plan {
             rows: self.rows(),
+            columns,
             warps,
             stages,
             blocks,
             chunks: 1,
             segments,
             shared: shared as u32,
+            quantized_before: self.rows() > 1 || units * 8 > INPUTS_A_THREAD * 32 * warps,
             partial: (blocks * segments * self.rows()) as usize * 256,
         })
     }
@@ -142,16 +159,18 @@ impl Work {
         let totals = u64::from(self.inner / chunks + 1) * u64::from(columns) * 4;
         let x = u64::from(wide) * u64::from(columns) * (1024 + 64);
         let shared = ring + sums + 1024 + totals + 16 + x;
-        let fits = shared <= u64::from(self.shared_bytes - 1024) && wide <= REDUCE_UNITS;
+        let fits = shared <= u64::from(self.shared_bytes - STATIC_SHARED) && wide <= REDUCE_UNITS;
         let blocks = share * chunks;
         fits.then(|| Plan {
             rows: self.rows(),
+            columns,
             warps,
             stages,
             blocks,
             chunks,
             segments,
             shared: shared as u32,
+            quantized_before: true,
             partial: (blocks * segments * self.rows()) as usize * 16,
         })
     }

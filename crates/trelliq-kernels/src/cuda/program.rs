@@ -19,6 +19,7 @@ const LINEAR: &str = include_str!("kernels/linear.cuh");
 pub(super) enum Family {
     Expand,
     Generic,
+    Quantize,
     Repack,
     Rotate,
     Scatter,
@@ -30,6 +31,7 @@ impl Family {
         match self {
             Self::Expand => &[COMMON, PACKED, include_str!("kernels/expand.cu")],
             Self::Generic => &[COMMON, PACKED, include_str!("kernels/generic.cu")],
+            Self::Quantize => &[COMMON, PACKED, LINEAR, include_str!("kernels/quantize.cu")],
             Self::Repack => &[COMMON, PACKED, include_str!("kernels/repack.cu")],
             Self::Rotate => &[COMMON, include_str!("kernels/rotate.cu")],
             Self::Scatter => &[COMMON, PACKED, LINEAR, include_str!("kernels/scatter.cu")],
@@ -216,8 +218,11 @@ mod tests {
                     ("TERMS", terms),
                     ("WARPS", warps),
                     ("STAGES", 3),
+                    ("BLOCKS", 1),
+                    ("GIVEN", u32::from(rows > 1)),
                 ]);
                 all.push(source(family, function, &macros));
+                all.push(source(Family::Quantize, "quantize", &macros));
             }
         }
         for code in [1, 2] {

@@ -18,6 +18,9 @@ struct Params {
     y: CUdeviceptr,
     partial: CUdeviceptr,
     counters: CUdeviceptr,
+    terms: CUdeviceptr,
+    totals: CUdeviceptr,
+    steps: CUdeviceptr,
     m: u32,
     inputs: u32,
     outputs: u32,
@@ -74,10 +77,13 @@ impl CudaMatrix {
             ("TERMS", options.terms as u32),
             ("WARPS", plan.warps),
             ("STAGES", plan.stages),
+            ("BLOCKS", 1),
+            ("GIVEN", u32::from(plan.quantized_before)),
         ]);
-        let kernel = device.kernel(Source { family, function, macros })?;
+        let kernel = device.kernel(Source { family, function, macros: macros.clone() })?;
         kernel.allow_shared(plan.shared)?;
-        let workspace = device.workspace(plan.partial)?;
+        let cells = self.in_features().div_ceil(256);
+        let workspace = device.workspace(plan.partial, cells * 64 * plan.columns as usize)?;
         let stream = device.stream();
         let params = Params {
             units: self.codes().device_ptr(stream).0,
@@ -86,6 +92,9 @@ impl CudaMatrix {
             y,
             partial: workspace.partial.device_ptr(stream).0,
             counters: workspace.counters.device_ptr(stream).0,
+            terms: workspace.terms.device_ptr(stream).0,
+            totals: workspace.totals.device_ptr(stream).0,
+            steps: workspace.steps.device_ptr(stream).0,
             m: m as u32,
             inputs: self.in_features() as u32,
             outputs: self.out_features() as u32,
@@ -95,6 +104,18 @@ impl CudaMatrix {
             max_segments: plan.segments,
             powers: std::array::from_fn(|i| 1 << i),
         };
+        if plan.quantized_before {
+            let source = Source { family: Family::Quantize, function: "quantize", macros };
+            let quantize = device.kernel(source)?;
+            let shape =
+                Shape { grid: [plan.rows, 1, 1], block: 1024, shared: 0, overlap: options.overlap };
+            let p = &params;
+            let cells = cells as u32;
+            let mut arguments =
+                arguments![p.x, p.scales, p.terms, p.totals, p.steps, p.m, p.inputs, cells];
+            // SAFETY: the workspace was made as long as the kernel needs, x is the caller's part.
+            unsafe { launch(device, &quantize, shape, &mut arguments)? };
+        }
         let shape = Shape {
             grid: [plan.blocks, 1, 1],
             block: 32 * plan.warps,

@@ -88,20 +88,65 @@ __device__ __forceinline__ void spill_words(u32 lane, u32 (&spill)[STREAMS]) {
     }
 }
 
-// Copies `unit` (UNIT_WORDS words) to shared memory, a warp together.
-__device__ __forceinline__ void fetch_unit(u32 shared_to, const u32* unit, u32 lane) {
+// A warp's units on their way to shared memory, STAGES slots deep. From Hopper on one lane orders a
+// bulk copy a unit; before, all lanes copy 16 bytes at a time.
+struct Ring {
+    u32 data;      // shared address of the slots
+    u32 barriers;  // shared address of STAGES barriers
+    u32 lane;
+
+    __device__ __forceinline__ Ring(const u32* slots, const u64* bars, u32 lane)
+        : data((u32)__cvta_generic_to_shared(slots)), barriers((u32)__cvta_generic_to_shared(bars)), lane(lane) {
+#if __CUDA_ARCH__ >= 900
+        if (lane == 0) {
 #pragma unroll
-    for (int c = 0; c < UNIT_WORDS / 4; c += 32) {
-        if (UNIT_WORDS / 4 - c >= 32 || lane < UNIT_WORDS / 4 - c) {
-            copy16(shared_to + (c + lane) * 16, unit + (c + lane) * 4);
+            for (u32 s = 0; s < STAGES; ++s)
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * s) : "memory");
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
+        __syncwarp();
+#endif
     }
-}
+
+    // Every call, also one that has nothing to fetch, is a step of the ring.
+    __device__ __forceinline__ void fetch(u32 slot, const u32* unit, bool some) {
+        const u32 to = data + slot * (UNIT_WORDS * 4);
+#if __CUDA_ARCH__ >= 900
+        if (some && lane == 0) {
+            const u32 bar = barriers + 8 * slot;
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(UNIT_WORDS * 4) : "memory");
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                         ::"r"(to), "l"(unit), "r"(UNIT_WORDS * 4), "r"(bar) : "memory");
+        }
+#else
+        if (some) {
+#pragma unroll
+            for (u32 c = 0; c < UNIT_WORDS / 4; c += 32)
+                if (UNIT_WORDS / 4 - c >= 32 || lane < UNIT_WORDS / 4 - c) copy16(to + (c + lane) * 16, unit + (c + lane) * 4);
+        }
+        copy_commit();
+#endif
+    }
+
+    // Waits for the unit in `slot`; `parity` flips each time around.
+    __device__ __forceinline__ void wait(u32 slot, u32 parity) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile(
+            "{\n.reg .pred done;\nagain:\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
+            ::"r"(barriers + 8 * slot), "r"(parity) : "memory");
+#else
+        copy_wait<STAGES - 2>();
+        __syncwarp();
+#endif
+    }
+};
 
 // ---- activations as 8-bit terms: z = step (q1 + q2 / 254 + q3 / 254^2) ----
-__device__ __forceinline__ int round_term(float& rest) {
-    const int q = max(-127, min(127, __float2int_rn(rest)));
-    rest = (rest - (float)q) * 254.0f;
-    return q;
+// Rounds by adding 1.5 * 2^23; the result's low byte is the term.
+__device__ __forceinline__ u8 round_term(float& rest) {
+    const float sum = rest + 12582912.0f;
+    rest = (rest - (sum - 12582912.0f)) * 254.0f;
+    return (u8)__float_as_uint(sum);
 }
 #endif

@@ -7,74 +7,47 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) u8 shared[];
-    __shared__ u32 highest[MM];
-    __shared__ u32 last_of_group;
+    __shared__ u64 barriers[WARPS * STAGES];
+    __shared__ bool last_block;
     const u32 tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane >> 2, t = lane & 3;
     const u32 chunk = blockIdx.x % p.chunks, block = blockIdx.x / p.chunks, blocks = gridDim.x / p.chunks;
     const u32 chunk_begin = chunk * p.inner / p.chunks;
     const u32 width = (chunk + 1) * p.inner / p.chunks - chunk_begin;  // units a group in this chunk
-    const Deal deal = {blocks, (u64)p.groups * width};
+    const Deal deal(p.groups * width, blocks);
     const u32 begin = deal.start(block), count = deal.start(block + 1) - begin;
-    const u32 first_group = begin / width;
-    const u32 segments = count == 0 ? 0 : (begin + count - 1) / width - first_group + 1;
-    const u32 at = begin + (u32)((u64)count * warp / WARPS);
-    const u32 end = begin + (u32)((u64)count * (warp + 1) / WARPS);
+    const Deal warps(count, WARPS);
+    const u32 at = begin + warps.start(warp), end = begin + warps.start(warp + 1);
 
-    u32* ring = (u32*)shared + warp * STAGES * UNIT_WORDS;
-    int* sums = (int*)((u32*)shared + WARPS * STAGES * UNIT_WORDS);      // [segment][16][COLUMNS]
-    u8* zeros = (u8*)(sums + p.max_segments * 16 * COLUMNS);            // 1 KiB
-    int* totals = (int*)(zeros + 1024);                                  // [width][COLUMNS]
+    const u32* units = (const u32*)shared + warp * STAGES * UNIT_WORDS;
+    int* sums = (int*)((u32*)shared + WARPS * STAGES * UNIT_WORDS);  // [segment][16][COLUMNS]
     const u32 zeros_at = (WARPS * STAGES * UNIT_WORDS + p.max_segments * 16 * COLUMNS) * 4;
+    int* totals = (int*)(shared + zeros_at + 1024);                   // [width][COLUMNS]
     const u32 q_at = (zeros_at + 1024 + (p.inner / p.chunks + 1) * COLUMNS * 4 + 15) & ~15u;
-    u8* q = shared + q_at;                                               // see above
+    u8* q = shared + q_at;                                            // see above
 
     // The unit after `unit` is next in memory unless the group ends in this chunk.
-    u32 place = at % width;
+    Ring ring(units, barriers + warp * STAGES, lane);
+    u32 cell = at % width, place = cell;
     const u32* next = p.units + ((u64)(at / width) * p.inner + chunk_begin + place) * UNIT_WORDS;
     const u64 jump = (u64)(p.inner - width) * UNIT_WORDS;
-    const u32 ring_address = shared_address(ring);
 #pragma unroll
     for (u32 s = 0; s < STAGES - 1; ++s) {
-        if (at + s < end) fetch_unit(ring_address + s * UNIT_WORDS * 4, next, lane);
-        copy_commit();
+        ring.fetch(s, next, at + s < end);
         next += UNIT_WORDS;
         if (++place == width) place = 0, next += jump;
     }
-    if (tid < MM) highest[tid] = 0;
-    for (u32 i = tid; i < p.max_segments * 16 * COLUMNS; i += THREADS) sums[i] = 0;
-    for (u32 i = tid; i < 256; i += THREADS) ((u32*)zeros)[i] = 0;
-    for (u32 i = tid; i < width * COLUMNS; i += THREADS) totals[i] = 0;
+    const u32 first_group = begin / width;
+    const u32 segments = (begin + count - 1) / width - first_group + 1;
+    for (u32 i = tid; i < segments * 16 * COLUMNS; i += THREADS) sums[i] = 0;
+    for (u32 i = tid; i < 256; i += THREADS) ((u32*)(shared + zeros_at))[i] = 0;
     dependency_wait();
-    __syncthreads();
-
-    // x as 8-bit terms under one step a row.
-    const u32 base = chunk_begin * 256, inputs = min(p.inputs - base, width * 256);
-    for (u32 m = 0; m < MM; ++m) {
-        float top = 0;
-        if (m < p.m) {
-            for (u32 i = tid; i < inputs; i += THREADS) {
-                const float z = load_number<X>(p.x, (u64)m * p.inputs + base + i);
-                top = __uint_as_float(max(__float_as_uint(top), __float_as_uint(fabsf(z))));
-            }
-        }
-        raise(highest + m, top);
-    }
-    __syncthreads();
-    for (u32 m = 0; m < MM; ++m) {
-        const float inverse = 127.0f / __uint_as_float(highest[m]);
-        for (u32 i = tid; i < width * 256; i += THREADS) {
-            float rest = m < p.m && i < inputs ? load_number<X>(p.x, (u64)m * p.inputs + base + i) * inverse : 0;
-            const u32 cell = i / 256, run = i / 32 % 8, position = i % 32;
-#pragma unroll
-            for (int k = 0; k < 2 * PAIRS_M; ++k) {
-                const u32 column = m * 2 * PAIRS_M + k;
-                const int term = k < TERMS ? round_term(rest) : 0;
-                ((u32*)(q + (cell * COLUMNS + column) * COLUMN_BYTES))[(position / 4 * 8 + run) * 4 + position % 4] =
-                    (term & 0xFF) * 0x01010101u;
-                const int sum = __reduce_add_sync(~0u, term);
-                if (lane == 0) atomicAdd(totals + cell * COLUMNS + column, sum);
-            }
-        }
+    for (u32 i = tid; i < width * COLUMNS; i += THREADS) totals[i] = p.totals[chunk_begin * COLUMNS + i];
+#pragma unroll 4
+    for (u32 i = tid; i < width * COLUMNS * 64; i += THREADS) {
+        const u32 column = i / 64, run = i % 8, quarter = i / 8 % 8;
+        const u32 four = ((const u32*)p.terms)[(chunk_begin * COLUMNS + column) * 64 + run * 8 + quarter];
+        *(uint4*)(q + column * COLUMN_BYTES + (quarter * 8 + run) * 16) =
+            make_uint4(__byte_perm(four, 0, 0x0000), __byte_perm(four, 0, 0x1111), __byte_perm(four, 0, 0x2222), __byte_perm(four, 0, 0x3333));
     }
     __syncthreads();
 
@@ -91,20 +64,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_con
     const bool used = g < COLUMNS;
     const u32 lane_q = (used ? q_at + g * COLUMN_BYTES : zeros_at) + t * 16;
     const u32 stride = used ? COLUMNS * COLUMN_BYTES : 0;
-    u32 slot = 0, cell = at % width, group = at / width - first_group;
+    u32 slot = 0, parity = 0, group = at / width - first_group;
     for (u32 unit = at; unit < end; ++unit) {
-        copy_wait<STAGES - 2>();
-        __syncwarp();
+        ring.wait(slot, parity);
         u32 w[4][K + 1];
-        load_streams(ring + slot * UNIT_WORDS, lane, spill, w);
-        if (unit + STAGES - 1 < end) {
-            const u32 free = slot == 0 ? STAGES - 1 : slot - 1;
-            fetch_unit(ring_address + free * UNIT_WORDS * 4, next, lane);
-        }
-        copy_commit();
+        load_streams(units + slot * UNIT_WORDS, lane, spill, w);
+        __syncwarp();
+        ring.fetch(slot == 0 ? STAGES - 1 : slot - 1, next, unit + STAGES - 1 < end);
         next += UNIT_WORDS;
         if (++place == width) place = 0, next += jump;
-        slot = slot == STAGES - 1 ? 0 : slot + 1;
+        if (++slot == STAGES) slot = 0, parity ^= 1;
         const u8* qx = shared + (lane_q + cell * stride);
 #pragma unroll
         for (int c = 0; c < 8; ++c) {
@@ -149,7 +118,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_con
             cell = 0, ++group;
         }
     }
-    copy_wait<0>();
     dependency_release();
     __syncthreads();
 
@@ -161,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_con
         for (int k = 0; k < 2 * PAIRS_M; ++k) v[k] = sums[(s * 16 + row) * COLUMNS + m * 2 * PAIRS_M + k];
         const u32 group = first_group + s, output = group * 16 + row;
         const float scale = output < p.outputs ? p.scales[output] : 0;
-        const float sum = combine<PAIRS_M>(v) * (__uint_as_float(highest[m]) * (1.0f / (127.0f * ONE_MAD_DIVISOR))) * scale;
+        const float sum = combine<PAIRS_M>(v) * p.steps[m] * scale;
         const bool whole = p.chunks == 1 && deal.owner(group * width) == deal.owner(group * width + width - 1);
         if (!whole) {
             p.partial[((u64)(blockIdx.x * p.max_segments + s) * MM + m) * 16 + row] = sum;
@@ -173,34 +141,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_con
 
     // The block that comes last to a shared group adds all parts, by chunk and block.
     if (__syncthreads_or(shared_group) == 0) return;
-    __threadfence();
+#pragma unroll 1
     for (u32 s = 0; s < segments; ++s) {
         const u32 group = first_group + s;
         u32 parts = 0;
         for (u32 c = 0; c < p.chunks; ++c) {
             const u32 wide = (c + 1) * p.inner / p.chunks - c * p.inner / p.chunks;
-            const Deal other = {blocks, (u64)p.groups * wide};
+            const Deal other(p.groups * wide, blocks);
             parts += other.owner(group * wide + wide - 1) - other.owner(group * wide) + 1;
         }
         if (parts == 1) continue;
         __syncthreads();
-        if (tid == 0) last_of_group = atomicAdd(p.counters + group, 1) == parts - 1;
+        if (tid == 0) last_block = arrive(p.counters + group, parts);
         __syncthreads();
-        if (!last_of_group) continue;
-        __threadfence();
+        if (!last_block) continue;
         for (u32 e = tid; e < 16 * p.m; e += THREADS) {
             float v = 0;
             for (u32 c = 0; c < p.chunks; ++c) {
                 const u32 wide = (c + 1) * p.inner / p.chunks - c * p.inner / p.chunks;
-                const Deal other = {blocks, (u64)p.groups * wide};
+                const Deal other(p.groups * wide, blocks);
                 const u32 to = other.owner(group * wide + wide - 1);
                 for (u32 b = other.owner(group * wide); b <= to; ++b) {
                     const u32 segment = group - other.start(b) / wide;
-                    v += __ldcg(p.partial + ((u64)((b * p.chunks + c) * p.max_segments + segment) * MM) * 16 + e);
+                    v += __ldcg(p.partial + ((b * p.chunks + c) * p.max_segments + segment) * MM * 16 + e);
                 }
             }
             const u32 output = group * 16 + e % 16;
-            if (output < p.outputs) store_number<X>(p.y, (u64)(e / 16) * p.outputs + output, v);
+            if (output < p.outputs) store_number<X>(p.y, e / 16 * p.outputs + output, v);
         }
         if (tid == 0) p.counters[group] = 0;
     }
