@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trelliq_quantize::Event;
 
-const BAR: &str = "{prefix:>9} {bar:30} {percent:>3}% eta {eta:>3} {msg}";
+const BAR: &str = "{prefix:>9} {bar:30} {percent:>3}% eta {eta:>3} {wide_msg}";
 const TICK: Duration = Duration::from_millis(200);
 
 /// A bar over `total` units that shows what is left of the time. indicatif draws nothing where
