@@ -18,7 +18,7 @@ pub const KEYS: &[Key] = &[
     Key { name: PREFILL_FROM, help: "rows from which tiles are decoded for a matrix multiply" },
     Key { name: EXPAND_FROM, help: "rows from which a whole tensor is expanded first" },
     Key { name: MEMORY_CEILING, help: "bytes that an expanded tensor may take" },
-    Key { name: LOG_PROMPTS, help: "1 writes prompts and answers to the log" },
+    Key { name: LOG_PROMPTS, help: "1 writes prompts to the log, at level info (-v)" },
 ];
 
 /// The kernels' choices under a snapshot; what it does not say is as in `base`.
@@ -65,7 +65,7 @@ fn isa(name: &str) -> Option<Isa> {
     isa.available().then_some(isa)
 }
 
-/// Whether prompts and answers may be logged.
+/// Whether prompts may be logged.
 pub fn log_prompts(config: &Config) -> bool {
     config.flag(LOG_PROMPTS, false)
 }

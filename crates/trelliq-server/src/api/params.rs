@@ -6,7 +6,7 @@ use super::state::App;
 use super::tools::ToolChoice;
 use crate::constrain::Constraint;
 use crate::engine::{Adjustments, Request};
-use crate::runtime::runtime_options;
+use crate::runtime::{log_prompts, runtime_options};
 use serde_json::{Value, json};
 use trelliq_config::Config;
 use trelliq_model::SamplingOptions;
@@ -70,6 +70,9 @@ impl Params {
     ) -> Result<Request, ApiError> {
         let config = Config::current();
         let runtime = runtime_options(&config, &app.base_runtime)?;
+        if log_prompts(&config) {
+            tracing::info!(prompt = app.served.tokenizer.decode(&prompt, false).unwrap_or_default());
+        }
         let choice = |choice: usize| {
             let place = (index * self.n + choice) as u64;
             SamplingOptions {

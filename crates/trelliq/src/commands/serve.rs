@@ -114,6 +114,7 @@ Settings (--set, --config, or TRELLIQ_KERNEL_NUMERICS and so on in the environme
   kernel.prefill_from    rows from which tiles are decoded for a matrix multiply
   kernel.expand_from     rows from which a whole tensor is expanded first
   kernel.memory_ceiling  bytes that an expanded tensor may take
+  log.prompts            1 writes prompts to the log, which -v shows
 
 Examples:
   trelliq serve packed
