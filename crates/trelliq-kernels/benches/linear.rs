@@ -97,14 +97,14 @@ fn vectors(c: &mut Criterion) {
 fn shared_and_prefill(c: &mut Criterion) {
     for axis in [Axis::In, Axis::Out] {
         let layer = layer(3, axis, (1536, 1536));
-        for m in [2, 4, 8, 16, 24, 32, 64, 512] {
-            let decode = KernelOptions { prefill_from: usize::MAX, ..Default::default() };
-            let prefill = KernelOptions { prefill_from: 1, ..Default::default() };
+        for m in [2, 4, 8, 16, 32, 64, 96, 128, 512] {
+            let decode = KernelOptions { prefill_from: Some(usize::MAX), ..Default::default() };
+            let prefill = KernelOptions { prefill_from: Some(1), ..Default::default() };
             let expand = KernelOptions { expand_from: 1, ..Default::default() };
             let group = format!("{}/1536x1536", name(axis));
             for (method, options) in [("decode", decode), ("prefill", prefill), ("expand", expand)]
             {
-                if method != "decode" || m <= 64 {
+                if method != "decode" || m <= 128 {
                     bench_layer(c, &group, format!("{method}/M={m}"), &layer, m, 1, &options);
                 }
             }

@@ -9,6 +9,8 @@ use rayon::prelude::*;
 
 /// Inputs that share one scale and offset.
 const GROUP: usize = 64;
+/// Rows of x from which rows of W are made f32 for a matrix multiply.
+const PREFILL_FROM: usize = 8;
 /// Outputs of one job.
 const TILE_OUTPUTS: usize = 64;
 /// Rows of W that are in f32 at once while loading, or one block of the output rotation.
@@ -83,7 +85,7 @@ impl Carrier {
             Vec::new,
             |dense, (index, tile)| {
                 let rows = index * TILE_OUTPUTS..index * TILE_OUTPUTS + tile.len() / m;
-                if m >= options.prefill_from {
+                if m >= options.prefill_from.unwrap_or(PREFILL_FROM) {
                     let dense = sized(dense, rows.len() * self.in_features);
                     self.dequantize(rows.start, dense);
                     cpu::multiply_dense(input, dense, m, self.in_features, tile);

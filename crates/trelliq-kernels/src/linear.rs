@@ -7,6 +7,11 @@ use crate::{
 };
 use std::ops::Range;
 
+/// Sums that one multiplication leaves in memory at most, unless that is less than [`SLAB_ROWS`] rows
+/// of x: many rows of logits of a large vocabulary are computed in slabs.
+const SLAB_OUTPUTS: usize = 16 << 20;
+const SLAB_ROWS: usize = 64;
+
 /// A linear layer whose weight exists only as codes.
 #[derive(Clone, Debug)]
 pub struct TrellisLinear {
@@ -196,10 +201,15 @@ pub fn forward_shared<A: Activation>(
             layer.rotate_input(input);
         }
         rotated = Some(layer);
-        let sums = sized(&mut scratch.y, y.len());
-        cpu::multiply(&layer.matrix, input, m, sums, options, &mut scratch.work);
-        layer.finish(sums);
-        A::narrow(sums, y);
+        let rows = (SLAB_OUTPUTS / layer.out_features()).max(SLAB_ROWS);
+        let slabs = input.chunks(rows * layer.in_features());
+        for (input, y) in slabs.zip(y.chunks_mut(rows * layer.out_features())) {
+            let m = y.len() / layer.out_features();
+            let sums = sized(&mut scratch.y, y.len());
+            cpu::multiply(&layer.matrix, input, m, sums, options, &mut scratch.work);
+            layer.finish(sums);
+            A::narrow(sums, y);
+        }
     }
     Ok(())
 }

@@ -1,29 +1,42 @@
 //! Choices that a call makes between kernels, and the memory that it works in.
 
-use crate::{Isa, Numerics};
+use crate::{Axis, Isa, Numerics};
 
 /// Which kernels run; read at every call, so that two settings can be compared on one loaded model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelOptions {
     /// How a decoded weight is rounded.
     pub numerics: Numerics,
-    /// Rows of x (M) from which tiles are decoded into cache and given to a matrix multiply.
-    pub prefill_from: usize,
+    /// Rows of x (M) from which tiles are decoded into cache and given to a matrix multiply; `None`
+    /// for what was measured, [`PREFILL_FROM`].
+    pub prefill_from: Option<usize>,
     /// Rows of x from which one whole tensor is expanded to f32 first, if `memory_ceiling` allows.
     pub expand_from: usize,
     /// Bytes that an expanded tensor may take; a larger one is multiplied tile by tile.
     pub memory_ceiling: usize,
-    /// The instruction set of the kernels, or the best that the machine has.
+    /// The instruction set of the kernels; `None`, or one that the machine lacks, is the best it has.
     pub isa: Option<Isa>,
 }
 
+/// Measured crossovers to prefill for layers coded along outputs and along inputs, as
+/// `benches/linear.rs` shows them on one core with AVX-512 (1536 x 1536, K = 3). Along inputs a
+/// decoded weight feeds eight sums in registers, which stays ahead of a general matrix multiply for
+/// longer.
+pub const PREFILL_FROM: [usize; 2] = [32, 96];
+
+impl KernelOptions {
+    pub(crate) fn prefill_from(&self, axis: Axis) -> usize {
+        self.prefill_from.unwrap_or(PREFILL_FROM[axis as usize])
+    }
+}
+
 impl Default for KernelOptions {
-    /// Crossovers as `benches/linear.rs` measured them on two cores with AVX-512. Decoding a tile
-    /// costs the same as expanding it, so expansion never won and is left to an explicit choice.
+    /// Decoding a tile costs what expanding it does and leaves it in cache, so expanding whole tensors
+    /// never won and is left to an explicit choice.
     fn default() -> Self {
         Self {
             numerics: Numerics::Fast,
-            prefill_from: 24,
+            prefill_from: None,
             expand_from: usize::MAX,
             memory_ceiling: 256 << 20,
             isa: None,

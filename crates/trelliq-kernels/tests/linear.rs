@@ -34,7 +34,7 @@ fn odd_matrix(code: Code, l: u32, k: u32, t: usize, axis: Axis, rows: usize) -> 
     random_matrix(seed, trellis(code, l, k, t), axis, inputs, outputs)
 }
 
-/// Every instruction set, method and M of one matrix, both numerics.
+/// Every instruction set and M of one matrix, both numerics, decoded at once and (largest M) prefill.
 fn check_matrix(matrix: PackedMatrix, ms: &[usize]) {
     let what = format!("{:?} {:?}", matrix.trellis(), matrix.axis());
     let inputs = matrix.in_features();
@@ -52,6 +52,10 @@ fn check_matrix(matrix: PackedMatrix, ms: &[usize]) {
                 let error = relative_error(&y, &reference[..y.len()]);
                 assert!(error < 1e-5, "{what} {numerics:?} {isa:?} M={m}: {error:e}");
             }
+            let options = KernelOptions { prefill_from: Some(1), ..options };
+            let y = forward::<f32>(&layer, &x, largest, &options);
+            let error = relative_error(&y, &reference);
+            assert!(error < 1e-5, "{what} {numerics:?} {isa:?} prefill: {error:e}");
         }
     }
 }
@@ -108,7 +112,7 @@ fn prefill_and_expansion_at_any_m() {
         let reference = product(&reference, &x, 1152);
         let layer = layer(matrix);
         for (prefill_from, expand_from, memory_ceiling) in
-            [(1, usize::MAX, 0), (usize::MAX, 1, usize::MAX), (usize::MAX, 1, 1000)]
+            [(Some(1), usize::MAX, 0), (None, 1, usize::MAX), (None, 1, 1000)]
         {
             let options =
                 KernelOptions { prefill_from, expand_from, memory_ceiling, ..Default::default() };
@@ -176,7 +180,7 @@ fn exact_kernels_multiply_by_bf16_weights_bit_for_bit() {
             let reference = dense(&matrix);
             let layer = layer(matrix);
             for isa in isas() {
-                for prefill_from in [1, usize::MAX] {
+                for prefill_from in [Some(1), Some(usize::MAX)] {
                     let options = KernelOptions {
                         numerics: Numerics::Exact,
                         isa: Some(isa),
@@ -203,12 +207,12 @@ fn results_do_not_depend_on_the_number_of_threads() {
         let matrix = random_matrix(9, trellis(Code::OneMad, 12, 3, 192), axis, 1152, 960);
         let layer = layer(matrix);
         let x = Random::new(10).vector(33 * 1152);
-        for m in [1, 3, 33] {
+        for (m, prefill_from) in [(1, None), (3, None), (33, None), (33, Some(1))] {
+            let options = KernelOptions { prefill_from, ..Default::default() };
             let run = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-                pool.expect("a pool").install(|| {
-                    forward::<f32>(&layer, &x[..m * 1152], m, &KernelOptions::default())
-                })
+                pool.expect("a pool")
+                    .install(|| forward::<f32>(&layer, &x[..m * 1152], m, &options))
             };
             let one = run(1);
             assert_eq!(one, run(2), "{axis:?} M={m}");
@@ -229,6 +233,23 @@ fn scratch_of_a_larger_call_does_not_leak_into_a_smaller_one() {
             layer.forward(&x, m, &mut y, &options, &mut scratch).expect("matching lengths");
             assert_eq!(y, forward::<f32>(&layer, &x, m, &options));
         }
+    }
+}
+
+/// A vocabulary so large that 70 rows of x go through in two slabs.
+#[test]
+fn slabs_of_rows_are_put_together() {
+    let outputs = (16 << 20) / 64;
+    let matrix = random_matrix(11, trellis(Code::OneMad, 12, 2, 32), Axis::In, 32, outputs);
+    let layer = layer(matrix);
+    let x = Random::new(1).vector(70 * 32);
+    let options = KernelOptions::default();
+    let whole = forward::<f32>(&layer, &x, 70, &options);
+    for row in [0, 63, 64, 69] {
+        let alone = forward::<f32>(&layer, &x[row * 32..(row + 1) * 32], 1, &options);
+        let alone: Vec<f64> = alone.into_iter().map(f64::from).collect();
+        let error = relative_error(&whole[row * outputs..(row + 1) * outputs], &alone);
+        assert!(error < 1e-6, "{row}: {error:e}");
     }
 }
 

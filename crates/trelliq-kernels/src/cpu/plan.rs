@@ -40,7 +40,7 @@ pub(super) struct Plan {
 impl Plan {
     pub fn new(matrix: &PackedMatrix, m: usize, options: &KernelOptions) -> Self {
         let (inputs, outputs) = (matrix.in_features(), matrix.out_features());
-        let method = method(inputs * outputs, m, options);
+        let method = method(matrix, m, options);
         let t = matrix.trellis().block_len();
         let tile = match (method, matrix.axis()) {
             (Method::Decode, Axis::In) => (JOB_WEIGHTS / inputs).next_multiple_of(LANES).max(LANES),
@@ -59,10 +59,12 @@ impl Plan {
     }
 }
 
-fn method(weights: usize, m: usize, options: &KernelOptions) -> Method {
-    if m >= options.expand_from && weights.saturating_mul(4) <= options.memory_ceiling {
+fn method(matrix: &PackedMatrix, m: usize, options: &KernelOptions) -> Method {
+    let bytes = (matrix.in_features() * matrix.out_features()).saturating_mul(size_of::<f32>());
+    let prefill_from = options.prefill_from(matrix.axis());
+    if m >= options.expand_from && bytes <= options.memory_ceiling {
         Method::Expand
-    } else if m >= options.prefill_from.min(options.expand_from) {
+    } else if m >= prefill_from.min(options.expand_from) {
         Method::Prefill
     } else {
         Method::Decode

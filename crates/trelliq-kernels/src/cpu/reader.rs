@@ -12,6 +12,8 @@ use std::ops::Range;
 pub(super) struct Reader<'a> {
     pub matrix: &'a PackedMatrix,
     pub kernels: &'static Kernels,
+    words: &'a [u32],
+    words_per_row: usize,
     decoders: Decoders,
     states: States<'a>,
     divisor: f32,
@@ -23,6 +25,8 @@ impl<'a> Reader<'a> {
         Self {
             matrix,
             kernels,
+            words: matrix.words(),
+            words_per_row: matrix.words().len() / matrix.rows().max(1),
             decoders: kernels.decoders(trellis),
             states: States { mask: trellis.state_mask(), values: matrix.values() },
             divisor: divisor(trellis.code()),
@@ -61,7 +65,7 @@ impl<'a> Reader<'a> {
         let count = words.len() - 1;
         let rows = std::array::from_fn(|lane| {
             let row = (first + lane).min(self.matrix.rows() - 1);
-            &self.matrix.row_words(row)[block * count..(block + 1) * count]
+            &self.words[row * self.words_per_row + block * count..][..count]
         });
         self.kernels.transpose(&rows, &mut words[..count]);
         words[count] = words[0];
