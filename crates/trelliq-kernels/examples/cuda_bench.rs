@@ -1,6 +1,6 @@
 //! Times packed linear layers on an NVIDIA GPU by graph replay over more weights than its L2 holds,
 //! beside a device copy and cuBLAS bf16 in the same run:
-//! `cargo run --release -p trelliq-kernels --example cuda_bench -- [quick|full|expand|one AXIS IN OUT K M]`.
+//! `cargo run --release -p trelliq-kernels --example cuda_bench -- [quick|full|encoder|one AXIS IN OUT K M]`.
 
 #[cfg(feature = "cuda")]
 fn main() {
@@ -18,8 +18,8 @@ mod bench {
     use rand::{RngCore, SeedableRng};
     use rand_chacha::ChaCha8Rng;
     use std::sync::Arc;
-    use trelliq_codec::{Code, Trellis};
-    use trelliq_kernels::cuda::{CudaMatrix, CudaOptions, CudaSlice, Device};
+    use trelliq_codec::{Code, Trellis, tuned_gain};
+    use trelliq_kernels::cuda::{CudaEncoder, CudaMatrix, CudaOptions, CudaSlice, Device};
     use trelliq_kernels::{Axis, Numerics, PackedMatrix};
 
     /// Bytes of weights that a measurement goes over at least: more than twice an H200's L2.
@@ -183,6 +183,42 @@ mod bench {
         println!("device copy {:.0} GB/s read and written", 2.0 * (4u64 << 30) as f64 / us / 1e3);
     }
 
+    /// Rate and distortion on N(0,1) under the gain that loses least.
+    fn encoder(device: &Arc<Device>, state_bits: u32, bits: u32) {
+        let trellis = Trellis::new(Code::OneMad, state_bits, bits, 256).unwrap();
+        let count = if state_bits > 12 { 8 << 20 } else { 64 << 20 };
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let mut uniform = || (f64::from(rng.next_u32()) + 0.5) / 2f64.powi(32);
+        let gain = tuned_gain(Code::OneMad, state_bits, bits) as f32;
+        let x: Vec<f32> = (0..count / 2)
+            .flat_map(|_| {
+                let radius = (-2.0 * uniform().ln()).sqrt();
+                let angle = std::f64::consts::TAU * uniform();
+                [(radius * angle.cos()) as f32 / gain, (radius * angle.sin()) as f32 / gain]
+            })
+            .collect();
+        let mut encoder = CudaEncoder::new(device, trellis, 2).unwrap();
+        let on_device = device.upload(&x).unwrap();
+        let mut states: CudaSlice<u16> = device.zeros(count).unwrap();
+        let mut best = f64::INFINITY;
+        for _ in 0..3 {
+            device.synchronize().unwrap();
+            let start = std::time::Instant::now();
+            encoder.encode_on_device(&on_device, &mut states).unwrap();
+            device.synchronize().unwrap();
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        let values = trellis.values();
+        let sum: f64 = (x.iter().zip(device.download(&states).unwrap()))
+            .map(|(&x, s)| f64::from(gain * (x - values[usize::from(s)])).powi(2))
+            .sum();
+        println!(
+            "encoder L={state_bits} K={bits} {:8.1} M weights/s distortion {:.5}",
+            count as f64 / best / 1e6,
+            sum / count as f64
+        );
+    }
+
     const SHAPES: [[usize; 2]; 5] =
         [[4096, 14336], [14336, 4096], [8192, 8192], [4096, 4096], [8192, 28672]];
 
@@ -201,6 +237,11 @@ mod bench {
             Some("one") => {
                 let n: Vec<usize> = arguments[1..].iter().map(|a| a.parse().unwrap()).collect();
                 packed(&device, axes[n[0]], [n[1], n[2]], n[3] as u32, &[n[4]], &options);
+            }
+            Some("encoder") => {
+                for state_bits in [12, 16] {
+                    (1..=6).for_each(|bits| encoder(&device, state_bits, bits));
+                }
             }
             Some("full") => {
                 copy(&device);

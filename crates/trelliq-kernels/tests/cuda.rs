@@ -6,9 +6,10 @@ use half::{bf16, f16};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::{Arc, OnceLock};
-use trelliq_codec::{Code, Trellis};
+use trelliq_codec::{BlockEncoder, Code, Trellis};
 use trelliq_kernels::cuda::{
-    CudaActivation, CudaLinear, CudaMatrix, CudaOptions, CudaScratch, Device, Terms, device_count,
+    CudaActivation, CudaEncoder, CudaLinear, CudaMatrix, CudaOptions, CudaScratch, Device, Terms,
+    device_count,
 };
 use trelliq_kernels::{
     Axis, KernelOptions, Numerics, PackedMatrix, Rotation, Scratch, TrellisLinear,
@@ -346,4 +347,80 @@ fn short_buffers_and_absent_gpus_are_errors() {
     let (x, mut y) = (device.zeros::<f32>(15).unwrap(), device.zeros::<f32>(128).unwrap());
     assert!(packed.multiply(&x, 2, &mut y, &CudaOptions::default()).is_err());
     assert!(packed.expand(Numerics::Fast, &mut y).is_err());
+}
+
+fn gaussian(len: usize, seed: u64) -> Vec<f32> {
+    let mut rng = random(seed);
+    let mut uniform = || rng.random_range(f64::MIN_POSITIVE..1.0);
+    (0..len)
+        .map(|_| {
+            let (a, b) = (uniform(), uniform());
+            ((-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()) as f32
+        })
+        .collect()
+}
+
+/// Mean squared error of a walk, after a check that it is one: every state follows the one before,
+/// around the block.
+fn distortion(trellis: &Trellis, x: &[f32], states: &[u16]) -> f64 {
+    let values = trellis.values();
+    let t = trellis.block_len();
+    for block in states.chunks_exact(t) {
+        for (i, &state) in block.iter().enumerate() {
+            let before = u32::from(block[(i + t - 1) % t]) << trellis.bits();
+            let seam = u32::from(state) ^ (before & trellis.state_mask());
+            assert_eq!(seam >> trellis.bits(), 0, "{trellis:?}: not a walk at {i}");
+        }
+    }
+    let square = |(x, &s): (&f32, &u16)| f64::from(x - values[usize::from(s)]).powi(2);
+    x.iter().zip(states).map(square).sum::<f64>() / x.len() as f64
+}
+
+#[test]
+fn the_encoder_finds_walks_as_good_as_the_cpus() {
+    let Some(device) = gpu() else { return };
+    for (code, state_bits, bits, block_len, blocks) in [
+        (Code::OneMad, 12, 1, 256, 9),
+        (Code::OneMad, 12, 2, 256, 150),
+        (Code::OneMad, 12, 3, 256, 150),
+        (Code::OneMad, 12, 4, 192, 150),
+        (Code::OneMad, 12, 6, 96, 9),
+        (Code::ThreeInst, 13, 3, 64, 9),
+        (Code::Rand, 11, 5, 32, 9),
+        (Code::OneMad, 15, 2, 256, 3),
+        (Code::OneMad, 16, 1, 64, 3),
+        (Code::OneMad, 16, 3, 256, 5),
+        (Code::OneMad, 16, 6, 48, 2),
+        (Code::ThreeInst, 16, 4, 256, 5),
+    ] {
+        let trellis = Trellis::new(code, state_bits, bits, block_len).unwrap();
+        for passes in [2, 3] {
+            let x = gaussian(blocks * trellis.block_len(), u64::from(bits));
+            let mut expected = vec![0; x.len()];
+            BlockEncoder::new(trellis, passes).unwrap().encode(&x, &mut expected).unwrap();
+            let mut found = vec![u16::MAX; x.len()];
+            let mut done = 0;
+            CudaEncoder::new(&device, trellis, passes)
+                .unwrap()
+                .encode(&x, &mut found, &mut |n| done += n)
+                .unwrap();
+            assert_eq!(done, x.len());
+            let expected = distortion(&trellis, &x, &expected);
+            let found = distortion(&trellis, &x, &found);
+            let ratio = found / expected;
+            assert!((0.999..1.001).contains(&ratio), "{trellis:?} {passes}: {ratio}");
+        }
+    }
+}
+
+#[test]
+fn the_encoder_refuses_what_it_cannot_code() {
+    let Some(device) = gpu() else { return };
+    let trellis = |state_bits, bits| Trellis::new(Code::OneMad, state_bits, bits, 64).unwrap();
+    assert!(CudaEncoder::new(&device, trellis(10, 2), 2).is_err());
+    assert!(CudaEncoder::new(&device, trellis(12, 7), 2).is_err());
+    assert!(CudaEncoder::new(&device, trellis(12, 2), 1).is_err());
+    let mut encoder = CudaEncoder::new(&device, trellis(12, 2), 2).unwrap();
+    assert!(encoder.encode(&[0.0; 63], &mut [0; 63], &mut |_| ()).is_err());
+    assert!(encoder.encode(&[0.0; 64], &mut [0; 63], &mut |_| ()).is_err());
 }

@@ -18,6 +18,10 @@ pub enum CudaError {
     NoBlas,
     #[error("compiling kernel {kernel}: {log}")]
     Compile { kernel: String, log: String },
+    #[error(
+        "the GPU codes 11 to 16 state bits and 1 to 6 bits a weight, not {state_bits} and {bits}"
+    )]
+    Trellis { state_bits: u32, bits: u32 },
     #[error("{what} on the GPU holds {found} elements, expected {expected}")]
     Length { what: &'static str, found: usize, expected: usize },
     #[error(transparent)]

@@ -6,6 +6,7 @@
 
 mod blas;
 mod device;
+mod encoder;
 mod error;
 mod launch;
 mod linear;
@@ -16,6 +17,7 @@ mod tensor_core;
 
 pub use cudarc::driver::CudaSlice;
 pub use device::{Device, device_count};
+pub use encoder::CudaEncoder;
 pub use error::CudaError;
 pub use linear::{CudaLinear, CudaScratch};
 pub use matrix::{CudaActivation, CudaMatrix};

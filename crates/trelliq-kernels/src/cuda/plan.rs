@@ -27,7 +27,7 @@ pub struct CudaOptions {
 
 impl Default for CudaOptions {
     fn default() -> Self {
-        Self { numerics: Numerics::Fast, terms: Terms::Two, expand_from: 33, overlap: true }
+        Self { numerics: Numerics::Fast, terms: Terms::Two, expand_from: 17, overlap: true }
     }
 }
 

@@ -24,6 +24,7 @@ pub(super) enum Family {
     Rotate,
     Scatter,
     Reduce,
+    Viterbi,
 }
 
 impl Family {
@@ -35,6 +36,7 @@ impl Family {
             Self::Repack => &[COMMON, PACKED, include_str!("kernels/repack.cu")],
             Self::Rotate => &[COMMON, include_str!("kernels/rotate.cu")],
             Self::Scatter => &[COMMON, PACKED, LINEAR, include_str!("kernels/scatter.cu")],
+            Self::Viterbi => &[COMMON, include_str!("kernels/viterbi.cu")],
             Self::Reduce => &[COMMON, PACKED, LINEAR, include_str!("kernels/reduce.cu")],
         }
     }
@@ -231,6 +233,11 @@ mod tests {
             all.push(source(Family::Generic, "generic_reduce", &macros));
             let macros = [&macros[..], &[("RUNS", 0), ("ROWS", 1)]].concat();
             all.push(source(Family::Expand, "expand", &macros));
+        }
+        for (k, l) in [(1, 11), (3, 12), (6, 15), (1, 16), (4, 16)] {
+            let (packed, double) = (u32::from(l == 16), u32::from(k > 1));
+            let macros = [("K", k), ("L", l), ("PACKED", packed), ("DOUBLE", double)];
+            all.push(source(Family::Viterbi, "viterbi", &macros));
         }
         all.push(source(Family::Rotate, "rotate", &[("IN", 0), ("OUT", 2), ("OUTPUT", 1)]));
         all

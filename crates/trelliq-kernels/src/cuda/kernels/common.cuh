@@ -50,16 +50,21 @@ template <int T> __device__ __forceinline__ void store_number(void* p, u64 i, fl
     ((typename Number<T>::Stored*)p)[i] = narrow<T>(v);
 }
 
-// ---- codes: 0 = 1mad, 1 = 3inst, 2 = table ----
-__device__ __forceinline__ int one_mad_sum(u32 s) {
-    u32 x = s * ONE_MAD_MUL + ONE_MAD_ADD;
-    return (int)__dp4a(x, 0x01010101u, 0u) - 510;
+// Two numbers in a word, `low` first.
+template <int T> __device__ __forceinline__ u32 narrow_pair(float low, float high) {
+    u32 pair;
+    if (T == 1) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 
+// ---- codes: 0 = 1mad, 1 = 3inst, 2 = table ----
 // y / 147.800537109375 correctly rounded: one Newton correction of the product with the reciprocal
 // (checked for all 1021 values of y against the division).
 __device__ __forceinline__ float one_mad_value(u32 s) {
-    float y = (float)one_mad_sum(s);
+    // The byte sum lands in the low bits of the float 2^23, which spares a conversion.
+    const u32 sum = __dp4a(s * ONE_MAD_MUL + ONE_MAD_ADD, 0x01010101u, 0x4B000000u);
+    float y = __uint_as_float(sum) - 8389118.0f;  // 2^23 + 510
     const float r = 1.0f / ONE_MAD_DIVISOR;
     float q = y * r;
     return __fmaf_rn(__fmaf_rn(-q, ONE_MAD_DIVISOR, y), r, q);

@@ -42,9 +42,7 @@ extern "C" __global__ void __launch_bounds__(128) expand(const u32* codes, const
         if (X == 0) {
             mine[i] = __float_as_uint(run_weight(w, i, scale, table));
         } else {
-            const u32 low = narrow<X == 0 ? 1 : X>(run_weight(w, 2 * i % 32, scale, table));
-            const u32 high = narrow<X == 0 ? 1 : X>(run_weight(w, (2 * i + 1) % 32, scale, table));
-            mine[i] = low | high << 16;
+            mine[i] = narrow_pair<X>(run_weight(w, 2 * i % 32, scale, table), run_weight(w, (2 * i + 1) % 32, scale, table));
         }
     }
     __syncwarp();
@@ -73,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(256) expand(const u32* codes, const
         const float first = run_weight(w[0], p, scale[0], table);
         if (ROWS == 2) {
             const float second = run_weight(w[ROWS - 1], p, scale[ROWS - 1], table);
-            ((u32*)out)[at / 2] = (u32)narrow<X == 0 ? 1 : X>(first) | (u32)narrow<X == 0 ? 1 : X>(second) << 16;
+            ((u32*)out)[at / 2] = narrow_pair<X>(first, second);
         } else {
             store_number<X>(out, at, first);
         }
