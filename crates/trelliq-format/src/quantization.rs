@@ -84,6 +84,12 @@ impl QuantizationConfig {
         };
         let format = format_number(object)?;
         let defaults = Fields::read("quantization", object, Level::Defaults)?;
+        // Other quantizations have these too, so without a mode it is not known whose they are.
+        if !defaults.mode
+            && ["bits", "group_size", "trellis"].iter().any(|k| object.contains_key(*k))
+        {
+            return Err(QuantizationError::Missing { key: key("quantization", "mode") });
+        }
         let mut config = Self::default();
         for (path, entry) in object.iter().filter(|(key, _)| !Level::Defaults.knows(key)) {
             match entry {
