@@ -47,7 +47,8 @@ impl CudaEncoder {
         if passes < MIN_PASSES {
             return Err(KernelError::from(CodecError::Passes(passes)).into());
         }
-        let classes = 4u32 << (state_bits - bits);
+        // A word a class; the kernel leaves out 4 words after 16 where it reads vectors.
+        let classes = (4u32 << (state_bits - bits)) / 16 * if bits <= 2 { 20 } else { 16 };
         let inputs = 4 * trellis.block_len() as u64;
         let limit = u64::from(device.shared_bytes()) - 1024;
         let fits = |buffers: u32| u64::from(buffers * classes) + inputs <= limit;

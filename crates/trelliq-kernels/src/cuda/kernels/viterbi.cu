@@ -11,7 +11,6 @@
 #define CLASSES (1u << (L - K))
 #define BRANCHES (1u << K)
 #define OWN (64 >> K)                               // classes of a thread
-#define GROUP (OWN < BRANCHES ? OWN : BRANCHES)     // of them with the same predecessors
 #define FAR 1e30f
 
 // (bits & mask) | m in one instruction, which takes `mask` in a register.
@@ -21,13 +20,18 @@ __device__ __forceinline__ float tagged(float metric, u32 mask, u32 m) {
     return __uint_as_float(bits);
 }
 
+// Where a class's metric lies: where threads read vectors, 4 words are left out after 16, so that the
+// vectors of neighbouring threads lie in different banks.
+__device__ __forceinline__ u32 padded(u32 j) { return K <= 2 ? j + j / 16 * 4 : j; }
+#define METRICS (K <= 2 ? CLASSES / 16 * 20 : CLASSES)
+
 __device__ __forceinline__ u32 pointer(u32 word, u32 j) { return word >> (j % OWN * K) & (BRANCHES - 1); }
 
-extern "C" __global__ void __launch_bounds__(THREADS) viterbi(const float* x, const float* values, u16* states, u32* pointers,
+extern "C" __global__ void __launch_bounds__(THREADS, L == 16 ? 1 : 640 / THREADS) viterbi(const float* x, const float* values, u16* states, u32* pointers,
                                                               float factor, u32 blocks, u32 T, u32 passes) {
     extern __shared__ __align__(16) float shared_floats[];
-    float* metrics = shared_floats;                                   // one or two of [CLASSES]
-    float* inputs = shared_floats + (DOUBLE ? 2 : 1) * CLASSES;       // [T]
+    float* metrics = shared_floats;                                   // one or two of [METRICS]
+    float* inputs = shared_floats + (DOUBLE ? 2 : 1) * METRICS;       // [T]
     __shared__ u32 seam;
     __shared__ u32 found[2];
     const u32 tid = threadIdx.x, lane = tid % 32, first = tid * OWN;
@@ -63,34 +67,64 @@ extern "C" __global__ void __launch_bounds__(THREADS) viterbi(const float* x, co
                 inputs[i] = from[place < T ? place : place - T] * factor;
             }
             const u32 forced = seam;
-            for (u32 i = tid; i < CLASSES; i += THREADS) metrics[i] = pass == 0 || i == forced ? 0 : FAR;
+            for (u32 i = tid; i < CLASSES; i += THREADS) metrics[padded(i)] = pass == 0 || i == forced ? 0 : FAR;
             if (tid < 2) found[tid] = ~0u;
             __syncthreads();
             float* before = metrics;
-            float* after = DOUBLE ? metrics + CLASSES : metrics;
+            float* after = DOUBLE ? metrics + METRICS : metrics;
             for (u32 step = 0; step < T; ++step) {
                 const float input = inputs[step];
                 u32 word = 0;
                 float best[OWN];
+#if K <= 2
+                // Neighbouring classes follow from neighbouring ones: vectors, branch by branch.
 #pragma unroll
-                for (u32 group = 0; group < OWN; group += GROUP) {
-                    float base[BRANCHES];
+                for (u32 c = 0; c < OWN; ++c) best[c] = __uint_as_float(0x7F7FFFFF);
 #pragma unroll
-                    for (u32 m = 0; m < BRANCHES; ++m) base[m] = before[((first + group) >> K) + m * (CLASSES >> K)];
+                for (u32 m = 0; m < BRANCHES; ++m) {
 #pragma unroll
-                    for (u32 c = group; c < group + GROUP; ++c) {
-                        best[c] = __uint_as_float(0x7F7FFFFF);
+                    for (u32 i = 0; i < OWN / BRANCHES; i += 4) {
+                        const float4 base = *(const float4*)(before + padded((first >> K) + m * (CLASSES >> K) + i));
 #pragma unroll
-                        for (u32 m = 0; m < BRANCHES; ++m) {
-                            const float d = input - VALUE(c, m);
-                            best[c] = fminf(best[c], tagged(__fmaf_rn(d, d, base[m]), mask, m));
+                        for (u32 c = i * BRANCHES; c < (i + 4) * BRANCHES; ++c) {
+                            const u32 at = c / BRANCHES % 4;
+                            const float d = input - VALUE(c, m), old = at == 0 ? base.x : at == 1 ? base.y : at == 2 ? base.z : base.w;
+                            best[c] = fminf(best[c], tagged(__fmaf_rn(d, d, old), mask, m));
                         }
-                        word |= (__float_as_uint(best[c]) & (BRANCHES - 1)) << (c * K);
                     }
                 }
-                if (!DOUBLE) __syncthreads();
+#else
+                float base[BRANCHES];
 #pragma unroll
-                for (u32 c = 0; c < OWN; ++c) after[first + c] = best[c];
+                for (u32 m = 0; m < BRANCHES; ++m) base[m] = before[(first >> K) + m * (CLASSES >> K)];
+#pragma unroll
+                for (u32 c = 0; c < OWN; ++c) {
+                    best[c] = __uint_as_float(0x7F7FFFFF);
+#pragma unroll
+                    for (u32 m = 0; m < BRANCHES; ++m) {
+                        const float d = input - VALUE(c, m);
+                        best[c] = fminf(best[c], tagged(__fmaf_rn(d, d, base[m]), mask, m));
+                    }
+                    // As early as may be: registers are scarce at L = 16.
+                    if (DOUBLE && OWN >= 4 && c % 4 == 3) {
+                        *(float4*)(after + first + c - 3) = make_float4(best[c - 3], best[c - 2], best[c - 1], best[c]);
+                    }
+                    word |= (__float_as_uint(best[c]) & (BRANCHES - 1)) << (c * K);
+                }
+#endif
+                if (!DOUBLE) __syncthreads();
+#if K <= 2
+#pragma unroll
+                for (u32 c = 0; c < OWN; ++c) word |= (__float_as_uint(best[c]) & (BRANCHES - 1)) << (c * K);
+#pragma unroll
+                for (u32 c = 0; c < OWN; c += 4)
+                    *(float4*)(after + padded(first + c)) = make_float4(best[c], best[c + 1], best[c + 2], best[c + 3]);
+#else
+                if (!DOUBLE || OWN < 4) {
+#pragma unroll
+                    for (u32 c = 0; c < OWN; ++c) after[first + c] = best[c];
+                }
+#endif
                 mine[step * THREADS + tid] = word;
                 __syncthreads();
                 if (DOUBLE) {
@@ -103,7 +137,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) viterbi(const float* x, co
                 float low = FAR;
                 u32 at = 0;
                 for (u32 c = 0; c < OWN; ++c) {
-                    if (before[first + c] < low) low = before[first + c], at = first + c;
+                    const float metric = before[padded(first + c)];
+                    if (metric < low) low = metric, at = first + c;
                 }
                 const u32 bits = __reduce_min_sync(~0u, __float_as_uint(low));
                 if (lane == 0) atomicMin(found, bits);
@@ -113,8 +148,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) viterbi(const float* x, co
             }
             if (tid < 32) {
                 u32 j = pass == 0 ? found[1] : forced;
+                // Passes but the last are for the seam: original position 0, or T - half, of the next.
+                const u32 until = pass + 1 < passes ? (pass % 2 == 0 ? T / 2 : T - T / 2) : 0;
                 // Two steps at a time: the word of the second is loaded for every branch of the first.
-                for (u32 left = T; left > 0;) {
+                for (u32 left = T; left > until;) {
                     const u32 step = left - 1;
                     const u32 word = mine[step * THREADS + j / OWN];
                     const u32 guess = (j + lane % BRANCHES * CLASSES) >> K;
@@ -123,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) viterbi(const float* x, co
                     const u32 place = step + T - shift;
                     if (lane == 0) to[place < T ? place : place - T] = (u16)state;
                     j = state >> K, --left;
-                    if (K < 6 && left > 0) {
+                    if (K < 6 && left > until) {
                         const u32 m = pointer(__shfl_sync(~0u, next, branch), j), state = j + m * CLASSES;
                         const u32 place = step - 1 + T - shift;
                         if (lane == 0) to[place < T ? place : place - T] = (u16)state;
@@ -131,11 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) viterbi(const float* x, co
                     }
                 }
                 __syncwarp();
-                // The seam of the next pass: before original position 0, then before T - half.
-                if (lane == 0) {
-                    const u32 at = pass % 2 == 0 ? 0 : T - T / 2;
-                    seam = (u32)to[at] >> K;
-                }
+                if (lane == 0) seam = j;
             }
             __syncthreads();
         }
