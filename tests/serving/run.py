@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = ROOT / "target" / "serving-venv"
-PACKAGES = ["openai>=2,<3", "pytest>=8,<10"]
+PACKAGES = ["openai>=2,<4", "pytest>=8,<10"]
 
 
 def environment() -> Path | None:

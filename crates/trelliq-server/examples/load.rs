@@ -43,7 +43,8 @@ const PATH: &str = "/v1/chat/completions";
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let server: SocketAddr = arguments.next().ok_or("which server? such as 127.0.0.1:8080")?.parse()?;
+    let server: SocketAddr =
+        arguments.next().ok_or("which server? such as 127.0.0.1:8080")?.parse()?;
     if !server.ip().is_loopback() {
         return Err("only a server on this machine is loaded".into());
     }
@@ -111,7 +112,14 @@ async fn memory(server: SocketAddr) -> Result<u64, Box<dyn Error>> {
 }
 
 /// One stream; a full queue is tried again after a while.
-async fn one(server: SocketAddr, prompt: usize, tokens: u64, expected: &str, length: u64, counts: &Counts) {
+async fn one(
+    server: SocketAddr,
+    prompt: usize,
+    tokens: u64,
+    expected: &str,
+    length: u64,
+    counts: &Counts,
+) {
     let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
     let Ok(answer) = post(server, PATH, &body(prompt, tokens, true)).await else {
         add(&counts.wrong, 1);

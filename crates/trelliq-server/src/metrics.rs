@@ -92,7 +92,6 @@ impl EngineMetrics {
     pub(crate) fn step(&self, sequences: usize, started: Instant) {
         self.batch_size.observe(sequences as f64);
         self.step_seconds.observe(started.elapsed().as_secs_f64());
-        self.generated_tokens.inc_by(sequences as u64);
     }
 
     pub(crate) fn first_token(&self, enqueued: Instant) {

@@ -31,7 +31,10 @@ fn engine(served: &Arc<ServedModel>, options: EngineOptions) -> Engine {
 }
 
 /// Text and end of every choice, and how many tokens came from the prefix cache.
-fn gather(mut events: UnboundedReceiver<Event>, choices: usize) -> (Vec<(String, Finish, usize)>, usize) {
+fn gather(
+    mut events: UnboundedReceiver<Event>,
+    choices: usize,
+) -> (Vec<(String, Finish, usize)>, usize) {
     let mut texts = vec![String::new(); choices];
     let mut ends = vec![None; choices];
     let mut cached = 0;
@@ -99,7 +102,7 @@ fn a_shared_beginning_is_not_computed_twice_and_changes_nothing() {
     let whole_chunks = (tokens - 1) / 16 * 16;
     assert!(whole_chunks >= 32, "{tokens}");
     let engine = engine(&served, options());
-    let mut run = || gather(engine.submit(request(&served, prompt, 24)).unwrap(), 1);
+    let run = || gather(engine.submit(request(&served, prompt, 24)).unwrap(), 1);
     let (first, cached) = run();
     assert_eq!(cached, 0);
     let (second, cached) = run();
@@ -185,7 +188,10 @@ fn requests_past_the_queue_are_refused_and_bad_ones_named() {
     bad.prompt = vec![];
     assert_eq!(engine.submit(bad.clone()).unwrap_err(), EngineError::EmptyPrompt);
     bad.prompt = vec![2048];
-    assert_eq!(engine.submit(bad.clone()).unwrap_err(), EngineError::Token { token: 2048, vocab: 2048 });
+    assert_eq!(
+        engine.submit(bad.clone()).unwrap_err(),
+        EngineError::Token { token: 2048, vocab: 2048 }
+    );
     bad.prompt = vec![1];
     bad.choices = vec![SamplingOptions::default(); 2];
     assert_eq!(engine.submit(bad).unwrap_err(), EngineError::TooManyChoices { asked: 2, most: 1 });

@@ -1,11 +1,11 @@
 //! The server on a socket: clients that are slow, many, gone or up to no good, and the shutdown.
 
-mod common;
 #[path = "common/client.rs"]
 mod client;
+mod common;
 
 use client::{Answer, get, post, raw, streamed_text};
-use common::{app, ok, options};
+use common::{app, metrics_with, ok, options};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,12 +49,14 @@ fn body(prompt: &str, max_tokens: usize) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_streams_at_once_each_get_what_they_would_get_alone() {
     let app = app(EngineOptions { queue: 64, ..options() }, |_| {});
-    let prompts = ["ROMEO.\n", "To be, or not to be, that is the question:\n", "hacker: /n./ ", "é 漢 "];
+    let prompts =
+        ["ROMEO.\n", "To be, or not to be, that is the question:\n", "hacker: /n./ ", "é 漢 "];
     let mut expected = Vec::new();
     for prompt in prompts {
         let mut body = body(prompt, 16);
         body["stream"] = json!(false);
-        expected.push(ok(&app, TEXT, body).await["choices"][0]["text"].as_str().unwrap().to_owned());
+        expected
+            .push(ok(&app, TEXT, body).await["choices"][0]["text"].as_str().unwrap().to_owned());
     }
     let server = start(&app, Duration::from_secs(5)).await;
     let clients = (0..64).map(|i| {
@@ -69,8 +71,7 @@ async fn many_streams_at_once_each_get_what_they_would_get_alone() {
     for (i, client) in clients.into_iter().enumerate() {
         assert_eq!(client.await.unwrap(), (expected[i % 4].clone(), true), "stream {i}");
     }
-    let metrics = get(server.address, "/metrics").await.unwrap().text().await.unwrap();
-    assert!(metrics.contains("trelliq_sequences_total{end=\"done\"} 68\n"), "{metrics}");
+    metrics_with(&app, "trelliq_sequences_total{end=\"done\"} 68").await;
 }
 
 /// Every piece of a stream is UTF-8 of its own, whatever the tokens are.
@@ -80,7 +81,8 @@ async fn pieces_on_the_wire_are_whole_characters() {
     let server = start(&app, Duration::from_secs(5)).await;
     let text = "☃ 漢字 🙂";
     let mut body = body("x", 60);
-    body["response_format"] = json!({ "type": "json_schema", "json_schema": { "schema": { "const": text } } });
+    body["response_format"] =
+        json!({ "type": "json_schema", "json_schema": { "schema": { "const": text } } });
     let mut answer = post(server.address, TEXT, &body).await.unwrap();
     let mut all = String::new();
     let mut pieces = 0;
@@ -102,7 +104,10 @@ async fn a_client_that_goes_away_ends_its_request() {
         long["stream"] = json!(stream);
         let long = long.to_string();
         let mut connection = TcpStream::connect(server.address).await.unwrap();
-        let head = format!("POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{long}", long.len());
+        let head = format!(
+            "POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{long}",
+            long.len()
+        );
         connection.write_all(head.as_bytes()).await.unwrap();
         while app.engine.metrics().generated_tokens.get() < before + 3 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -144,7 +149,9 @@ async fn heads_are_limited_in_time_and_size() {
     let long = format!("GET /health HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(20_000));
     let answer = raw(server.address, long.as_bytes()).await;
     assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status == 431));
-    assert!(raw(server.address, b"\x00\xff\r\n\r\n").await.is_ok_and(|answer| answer.status == 400));
+    assert!(
+        raw(server.address, b"\x00\xff\r\n\r\n").await.is_ok_and(|answer| answer.status == 400)
+    );
     assert_eq!(get(server.address, "/health").await.unwrap().status, 200);
 }
 

@@ -102,7 +102,12 @@ async fn a_stream_of_events_builds_the_response() {
     let whole = ok(&app, PATH, ask(json!("What is a bug?"))).await;
     let events = stream(&app, PATH, ask(json!("What is a bug?"))).await;
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
-    let expected = ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"];
+    let expected = [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ];
     assert_eq!(kinds[..4], expected);
     let numbers: Vec<u64> = events.iter().map(|e| e["sequence_number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
@@ -110,7 +115,10 @@ async fn a_stream_of_events_builds_the_response() {
     assert_eq!(deltas, text(&whole));
     let last = &events.last().unwrap()["response"];
     assert_eq!(text(last), text(&whole));
-    assert_eq!((&last["status"], &last["usage"]["output_tokens"]), (&whole["status"], &whole["usage"]["output_tokens"]));
+    assert_eq!(
+        (&last["status"], &last["usage"]["output_tokens"]),
+        (&whole["status"], &whole["usage"]["output_tokens"])
+    );
     // What is complete can be continued.
     ok(&app, PATH, after(last, json!("Go on."))).await;
 }
@@ -127,11 +135,16 @@ async fn calls_and_their_results_go_round() {
     let first = ok(&app, PATH, body.clone()).await;
     let call = &first["output"][0];
     assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("roll")));
-    assert_eq!(serde_json::from_str::<Value>(call["arguments"].as_str().unwrap()).unwrap(), json!({ "sides": 6 }));
+    assert_eq!(
+        serde_json::from_str::<Value>(call["arguments"].as_str().unwrap()).unwrap(),
+        json!({ "sides": 6 })
+    );
     let events = stream(&app, PATH, body).await;
-    let done = events.iter().find(|e| e["type"] == "response.function_call_arguments.done").unwrap();
+    let done =
+        events.iter().find(|e| e["type"] == "response.function_call_arguments.done").unwrap();
     assert_eq!(done["arguments"], call["arguments"]);
-    let result = json!([{ "type": "function_call_output", "call_id": call["call_id"], "output": "4" }]);
+    let result =
+        json!([{ "type": "function_call_output", "call_id": call["call_id"], "output": "4" }]);
     let second = ok(&app, PATH, after(&first, result)).await;
     assert_eq!(second["output"][0]["type"], "message");
 }
@@ -162,7 +175,11 @@ async fn what_is_wrong_is_named() {
     ];
     for (body, param) in cases {
         let (status, error) = post(&app, PATH, body.clone()).await;
-        assert_eq!((status, &error["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(param)), "{body} {error}");
+        assert_eq!(
+            (status, &error["error"]["param"]),
+            (StatusCode::BAD_REQUEST, &json!(param)),
+            "{body} {error}"
+        );
     }
 }
 
@@ -174,18 +191,22 @@ async fn requests_keep_the_snapshot_that_they_started_under() {
     let expected = ok(&app, "/v1/completions", body.clone()).await;
     let config = |value: &str| Config::builder(KEYS).flag("kernel.prefill_from", value).build();
     app.config.set(config("4"));
+    let before = app.engine.metrics().generated_tokens.get();
     let running = {
         let (app, body) = (Arc::clone(&app), body.clone());
         tokio::spawn(async move { ok(&app, "/v1/completions", body).await })
     };
-    while app.engine.metrics().running.get() == 0 {
+    while app.engine.metrics().generated_tokens.get() == before {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // From now on every request fails; the one that runs does not notice.
     app.config.set(config("none"));
     let (status, error) = post(&app, "/v1/completions", body.clone()).await;
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
-    assert!(error["error"]["message"].as_str().unwrap().contains("`kernel.prefill_from`"), "{error}");
+    assert!(
+        error["error"]["message"].as_str().unwrap().contains("`kernel.prefill_from`"),
+        "{error}"
+    );
     assert_eq!(running.await.unwrap()["choices"], expected["choices"]);
     app.config.set(Config::default());
     assert_eq!(ok(&app, "/v1/completions", body).await["choices"], expected["choices"]);

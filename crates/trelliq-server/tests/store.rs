@@ -106,7 +106,10 @@ fn run(actions: &[Action], durable: bool) -> Result<(), TestCaseError> {
         match action {
             Action::Put(id, size) => {
                 let id = format!("resp_{id}");
-                prop_assert_eq!(store.put(&id, &entry(*size)).unwrap(), model.put(&id, entry(*size)));
+                prop_assert_eq!(
+                    store.put(&id, &entry(*size)).unwrap(),
+                    model.put(&id, entry(*size))
+                );
             }
             Action::Get(id) => {
                 let id = format!("resp_{id}");
@@ -207,9 +210,9 @@ fn a_kill_during_writes_loses_nothing_acknowledged() {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let numbers = lines.map_while(Result::ok).filter_map(|line| {
-            line.rsplit_once("acknowledged ")?.1.trim().parse::<usize>().ok()
-        });
+        let numbers = lines
+            .map_while(Result::ok)
+            .filter_map(|line| line.rsplit_once("acknowledged ")?.1.trim().parse::<usize>().ok());
         let mut last = None;
         let mut killed = false;
         for number in numbers {

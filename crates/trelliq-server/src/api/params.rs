@@ -71,7 +71,9 @@ impl Params {
         let config = Config::current();
         let runtime = runtime_options(&config, &app.base_runtime)?;
         if log_prompts(&config) {
-            tracing::info!(prompt = app.served.tokenizer.decode(&prompt, false).unwrap_or_default());
+            tracing::info!(
+                prompt = app.served.tokenizer.decode(&prompt, false).unwrap_or_default()
+            );
         }
         let choice = |choice: usize| {
             let place = (index * self.n + choice) as u64;

@@ -192,13 +192,13 @@ impl<'a> Worker<'a> {
         let _ = events.send(Event::Started { cached_tokens: cached });
         match fork(job, cache, max_tokens, self.tokenizer) {
             Ok(mut sequences) => {
-                for sequence in &mut sequences {
-                    sequence.advance(&mut logits.to_vec());
-                }
                 if let Some(first) = sequences.first() {
                     self.metrics.first_token(first.shared.enqueued);
                 }
                 self.metrics.generated_tokens.inc_by(sequences.len() as u64);
+                for sequence in &mut sequences {
+                    sequence.advance(&mut logits.to_vec());
+                }
                 self.running.append(&mut sequences);
             }
             Err(error) => {
@@ -237,12 +237,15 @@ impl<'a> Worker<'a> {
     }
 }
 
+/// Rows of dense layers that are computed as if each were alone.
+const DENSE_ROWS: usize = 16;
+
 /// Rows for which weights are decoded on the way. More would be computed by other kernels, in
 /// another order of additions, and an answer would depend on how many others were being given.
 fn rows_together(runtime: &RuntimeOptions) -> usize {
     let measured = PREFILL_FROM.into_iter().fold(usize::MAX, usize::min);
     let prefill = runtime.kernel.prefill_from.unwrap_or(measured);
-    prefill.min(runtime.kernel.expand_from).saturating_sub(1).max(1)
+    prefill.min(runtime.kernel.expand_from).saturating_sub(1).clamp(1, DENSE_ROWS)
 }
 
 fn decode_batch(
@@ -260,6 +263,8 @@ fn decode_batch(
         .collect();
     match model.forward(&mut steps, Logits::Last, runtime) {
         Ok(mut logits) => {
+            // Counted before anybody hears of the tokens.
+            metrics.generated_tokens.inc_by(batch.len() as u64);
             let rows = logits.par_chunks_mut(model.vocab());
             batch.par_iter_mut().zip(rows).for_each(|(sequence, row)| sequence.advance(row));
         }

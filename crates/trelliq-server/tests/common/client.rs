@@ -106,7 +106,9 @@ pub fn streamed_text(body: &str) -> (String, bool) {
         }
         let chunk: Value = serde_json::from_str(data).unwrap_or_default();
         let choice = &chunk["choices"][0];
-        text.push_str(choice["text"].as_str().or(choice["delta"]["content"].as_str()).unwrap_or(""));
+        text.push_str(
+            choice["text"].as_str().or(choice["delta"]["content"].as_str()).unwrap_or(""),
+        );
         finished |= choice["finish_reason"].is_string();
     }
     (text, finished && done)

@@ -103,6 +103,18 @@ pub async fn stream(app: &Arc<App>, path: &str, mut body: Value) -> Vec<Value> {
     data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
 }
 
+/// The text of `/metrics` once it has this line; the engine counts what ended after it has said so.
+pub async fn metrics_with(app: &Arc<App>, line: &str) -> String {
+    for _ in 0..500 {
+        let (_, text) = get(app, "/metrics").await;
+        if text.lines().any(|found| found == line) {
+            return text;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{line} is not in\n{}", get(app, "/metrics").await.1);
+}
+
 pub fn user(text: &str) -> Value {
     json!([{ "role": "user", "content": text }])
 }
