@@ -8,7 +8,6 @@
 extern "C" __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ u64 barriers[WARPS * STAGES];
-    __shared__ bool last_block;
     const u32 tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane >> 2, t = lane & 3;
     const u32 chunk = blockIdx.x % p.chunks, block = blockIdx.x / p.chunks, blocks = gridDim.x / p.chunks;
     const u32 chunk_begin = chunk * p.inner / p.chunks;
@@ -141,8 +140,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_con
 
     // The block that comes last to a shared group adds all parts, by chunk and block.
     if (__syncthreads_or(shared_group) == 0) return;
-#pragma unroll 1
-    for (u32 s = 0; s < segments; ++s) {
+    int* last_block = sums;  // [segment]
+    for (u32 s = tid; s < segments; s += THREADS) {
         const u32 group = first_group + s;
         u32 parts = 0;
         for (u32 c = 0; c < p.chunks; ++c) {
@@ -150,25 +149,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_con
             const Deal other(p.groups * wide, blocks);
             parts += other.owner(group * wide + wide - 1) - other.owner(group * wide) + 1;
         }
-        if (parts == 1) continue;
-        __syncthreads();
-        if (tid == 0) last_block = arrive(p.counters + group, parts);
-        __syncthreads();
-        if (!last_block) continue;
-        for (u32 e = tid; e < 16 * p.m; e += THREADS) {
-            float v = 0;
-            for (u32 c = 0; c < p.chunks; ++c) {
-                const u32 wide = (c + 1) * p.inner / p.chunks - c * p.inner / p.chunks;
-                const Deal other(p.groups * wide, blocks);
-                const u32 to = other.owner(group * wide + wide - 1);
-                for (u32 b = other.owner(group * wide); b <= to; ++b) {
-                    const u32 segment = group - other.start(b) / wide;
-                    v += __ldcg(p.partial + ((b * p.chunks + c) * p.max_segments + segment) * MM * 16 + e);
-                }
+        last_block[s] = parts > 1 && arrive(p.counters + group, parts);
+        if (last_block[s]) p.counters[group] = 0;
+    }
+    __syncthreads();
+    for (u32 i = tid; i < segments * 16 * p.m; i += THREADS) {
+        const u32 s = i / (16 * p.m), e = i % (16 * p.m), group = first_group + s;
+        if (!last_block[s]) continue;
+        float v = 0;
+        for (u32 c = 0; c < p.chunks; ++c) {
+            const u32 wide = (c + 1) * p.inner / p.chunks - c * p.inner / p.chunks;
+            const Deal other(p.groups * wide, blocks);
+            const u32 to = other.owner(group * wide + wide - 1);
+            for (u32 b = other.owner(group * wide); b <= to; ++b) {
+                const u32 segment = group - other.start(b) / wide;
+                v += __ldcg(p.partial + ((b * p.chunks + c) * p.max_segments + segment) * MM * 16 + e);
             }
-            const u32 output = group * 16 + e % 16;
-            if (output < p.outputs) store_number<X>(p.y, e / 16 * p.outputs + output, v);
         }
-        if (tid == 0) p.counters[group] = 0;
+        const u32 output = group * 16 + e % 16;
+        if (output < p.outputs) store_number<X>(p.y, e / 16 * p.outputs + output, v);
     }
 }

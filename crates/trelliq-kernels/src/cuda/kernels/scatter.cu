@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) scatter(const __gr
     __shared__ u32 last_group[WARPS];             // the group that a warp's last sums belong to
     __shared__ u32 owners[MAX_SEGMENTS][2];       // first and last block of a group
     __shared__ bool crossed[MAX_SEGMENTS];        // whether a warp went on to the next group
-    __shared__ bool last_block;
+    __shared__ bool last_block[MAX_SEGMENTS];     // whether this block came last to a group
     const u32 tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane >> 2, t = lane & 3;
     const Deal deal(p.groups * p.inner, gridDim.x);
     const u32 begin = deal.start(blockIdx.x), count = deal.start(blockIdx.x + 1) - begin;
@@ -241,22 +241,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) scatter(const __gr
 
     // The block that comes last to a shared group adds all parts, in the order of the blocks.
     if (!shared_group) return;
+    __syncthreads();
+    if (tid < segments) {
+        const u32 from = owners[tid][0], to = owners[tid][1];
+        u32* counter = p.counters + first_group + tid;
+        last_block[tid] = from < to && arrive(counter, to - from + 1);
+        if (last_block[tid]) *counter = 0;
+    }
+    __syncthreads();
 #pragma unroll 1
     for (u32 s = 0; s < segments; ++s) {
+        if (!last_block[s]) continue;
         const u32 group = first_group + s, from = owners[s][0], to = owners[s][1];
-        if (from == to) continue;
-        __syncthreads();
-        if (tid == 0) last_block = arrive(p.counters + group, to - from + 1);
-        __syncthreads();
-        if (!last_block) continue;
         const u32 skipped = group - deal.start(from) / p.inner;
-        for (u32 e = tid; e < 256 * p.m; e += THREADS) {
-            float v = __ldcg(p.partial + (from * p.max_segments + skipped) * MM * 256 + e);
+        const float4* parts = (const float4*)p.partial;
+        const u32 stride = p.max_segments * MM * 64;
+        for (u32 e = tid; e < 64 * p.m; e += THREADS) {
+            float4 v = __ldcg(parts + from * stride + skipped * MM * 64 + e);
 #pragma unroll 4
-            for (u32 block = from + 1; block <= to; ++block) v += __ldcg(p.partial + block * p.max_segments * MM * 256 + e);
-            const u32 output = group * 256 + e % 256;
-            if (output < p.outputs) store_number<X>(p.y, e / 256 * p.outputs + output, v);
+            for (u32 block = from + 1; block <= to; ++block) {
+                const float4 part = __ldcg(parts + block * stride + e);
+                v.x += part.x, v.y += part.y, v.z += part.z, v.w += part.w;
+            }
+            // Outputs are a multiple of 32.
+            const u32 output = group * 256 + e % 64 * 4;
+            if (output < p.outputs) {
+                const u32 at = e / 64 * p.outputs + output;
+                store_number<X>(p.y, at, v.x), store_number<X>(p.y, at + 1, v.y);
+                store_number<X>(p.y, at + 2, v.z), store_number<X>(p.y, at + 3, v.w);
+            }
         }
-        if (tid == 0) p.counters[group] = 0;
     }
 }
