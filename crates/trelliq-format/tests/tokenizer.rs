@@ -184,7 +184,7 @@ fn the_best_score_merges_first() {
     assert_eq!(tokens(&tokenizer, "abc"), ["<s>", "▁abc"]);
     // bb (-1, leftmost of the two), then ab (-1); ▁a (-2) comes too late.
     assert_eq!(tokens(&tokenizer, "bb ab"), ["<s>", "▁", "bb", "▁", "ab"]);
-    assert_eq!(tokens(&tokenizer, "éab")[1..], ["▁", "éa", "b"]);
+    assert_eq!(tokens(&tokenizer, "éac")[1..], ["▁", "éa", "c"]);
     // Bytes where no piece fits, the unknown token where there is no byte either.
     assert_eq!(tokens(&tokenizer, "ü")[1..], ["▁", "<0xC3>", "<0xBC>"]);
     assert_eq!(tokens(&tokenizer, "q")[1..], ["▁", "<unk>"]);

@@ -1,8 +1,10 @@
 //! Merges of a SentencePiece BPE vocabulary, which a GGUF file holds as pieces and scores only.
 //!
 //! SentencePiece joins the two neighbours whose union has the best score; a BPE merge list says the
-//! same when every way to make a piece of two pieces is a merge, ordered by the piece's score. The
-//! order of merges with equal scores is that of transformers' `generate_merges`.
+//! same when every way to make a piece of two pieces is a merge, ordered by the piece's score. Where
+//! different pieces have equal scores SentencePiece takes the leftmost pair, which no list can say;
+//! trained vocabularies have no such pieces. Here their order is that of transformers'
+//! `generate_merges`.
 
 use std::collections::{HashMap, HashSet};
 
