@@ -168,6 +168,7 @@ impl Args {
             max_shard_bytes: self.max_shard_size,
             resume: self.resume == Switch::On,
             overwrite: self.overwrite,
+            ..QuantizeOptions::default()
         }
     }
 }
