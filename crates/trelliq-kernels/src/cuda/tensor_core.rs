@@ -28,7 +28,6 @@ struct Params {
     groups: u32,
     chunks: u32,
     max_segments: u32,
-    powers: [u32; 32],
 }
 
 impl CudaMatrix {
@@ -102,7 +101,6 @@ impl CudaMatrix {
             groups: units.groups,
             chunks: plan.chunks,
             max_segments: plan.segments,
-            powers: std::array::from_fn(|i| 1 << i),
         };
         if plan.quantized_before {
             let source = Source { family: Family::Quantize, function: "quantize", macros };

@@ -22,7 +22,6 @@ struct Params {
     u32 groups;           // groups of outputs
     u32 chunks;           // parts that the inputs are cut into
     u32 max_segments;     // groups that a block touches at most
-    Powers pow;
 };
 
 // `total` things dealt to `parts` in runs that differ by one at most. 32 bits: a 64-bit division takes

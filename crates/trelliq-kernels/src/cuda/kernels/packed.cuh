@@ -33,16 +33,21 @@ __device__ __forceinline__ u64 unit_word(u32 row, u32 run, u32 k, u32 T, u32 inn
 }
 
 #ifdef FIXED_LAYOUT
-struct Powers { u32 p[32]; };
+// w << by through the multiplier: w (2^by + 1) - w, which the compiler does not turn back into a shift.
+__device__ __forceinline__ u32 multiplied_left(u32 w, int by) {
+    u32 shifted;
+    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(shifted) : "r"(w), "r"((1u << by) + 1), "r"(0u - w));
+    return shifted;
+}
 
-// The L-bit window at bit `off` of a stream. A shift left goes to the multiplier (by a power of two
-// that the compiler cannot see), so that the shift-and-logic pipe and the multiplier share the work.
-__device__ __forceinline__ u32 window(const u32* w, int off, const Powers& pow) {
+// The L-bit window at bit `off` of a stream. A shift left goes to the multiplier, so that it and the
+// shift-and-logic pipe share the work.
+__device__ __forceinline__ u32 window(const u32* w, int off) {
     const int i = off >> 5, s = off & 31;
     if (s == 0) return w[i] & STATE_MASK;
     if (s + L == 32) return w[i] >> s;
     if (L == 16 && s == 8) return __byte_perm(w[i], 0, 0x4421);
-    if (s + L < 32) return (w[i] * pow.p[32 - L - s]) >> (32 - L);
+    if (s + L < 32) return multiplied_left(w[i], 32 - L - s) >> (32 - L);
     return __funnelshift_r(w[i], w[i + 1], s) & STATE_MASK;
 }
 

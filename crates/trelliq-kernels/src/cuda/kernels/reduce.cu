@@ -85,8 +85,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_con
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const int off = (31 - 4 * c - j) * K;
-                const u32 a0 = hash(window(w[0], off, p.pow)), a1 = hash(window(w[1], off, p.pow));
-                const u32 a2 = hash(window(w[2], off, p.pow)), a3 = hash(window(w[3], off, p.pow));
+                const u32 a0 = hash(window(w[0], off)), a1 = hash(window(w[1], off));
+                const u32 a2 = hash(window(w[2], off)), a3 = hash(window(w[3], off));
 #pragma unroll
                 for (int s = 0; s < SETS; ++s) {
                     const u32 b0 = j == 0 ? low[s].x : j == 1 ? low[s].y : j == 2 ? low[s].z : low[s].w;

@@ -180,8 +180,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) scatter(const __gr
             if (++slot == STAGES) slot = 0, parity ^= 1;
 #pragma unroll
             for (int i = 0; i < 16; ++i) {
-                const u32 a0 = hash(window(w[0], (31 - i) * K, p.pow)), a1 = hash(window(w[0], (15 - i) * K, p.pow));
-                const u32 a2 = hash(window(w[1], (31 - i) * K, p.pow)), a3 = hash(window(w[1], (15 - i) * K, p.pow));
+                const u32 a0 = hash(window(w[0], (31 - i) * K)), a1 = hash(window(w[0], (15 - i) * K));
+                const u32 a2 = hash(window(w[1], (31 - i) * K)), a3 = hash(window(w[1], (15 - i) * K));
 #pragma unroll
                 for (int s = 0; s < SETS; ++s) mma_u8s8(acc[s][i], a0, a1, a2, a3, b[s][0], b[s][1]);
             }
