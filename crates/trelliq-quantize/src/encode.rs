@@ -1,9 +1,13 @@
 //! One tensor from weights to codes.
 
 use crate::check::CHUNK;
-use crate::manifest::{LayerReport, ScaleReport};
+use crate::factor::Factor;
+use crate::feedback::{Coded, code_with_feedback};
+use crate::hessian::HessianFile;
+use crate::manifest::{FeedbackReport, LayerReport, ScaleReport};
 use crate::plan::LayerPlan;
-use crate::rotate::{input_group, rotate_weight, signs};
+use crate::refit::{proxy_loss, refit_scales};
+use crate::rotate::{input_group, rotate_hessian, rotate_weight, signs};
 use crate::{Event, Progress, QuantizeError, QuantizeOptions};
 use half::f16;
 use trelliq_codec::{EncodedRows, RowCodec};
@@ -22,11 +26,13 @@ pub(crate) struct EncodedLayer {
     pub report: LayerReport,
 }
 
-/// Reads, rotates and codes one tensor. Holds it in f32 once, and its codes.
+/// Reads, rotates and codes one tensor: under its input's Hessian where `hessians` has one and the
+/// layer is coded along its outputs, else row by row.
 pub(crate) fn encode_layer(
     source: &ModelSource,
     plan: &LayerPlan,
     options: &QuantizeOptions,
+    hessians: Option<&HessianFile>,
     progress: Progress,
 ) -> Result<EncodedLayer, QuantizeError> {
     let tensor = plan.tensor();
@@ -38,9 +44,40 @@ pub(crate) fn encode_layer(
     }
     let codec = RowCodec::new(plan.quantization.trellis, options.scale_rule, options.passes)
         .map_err(QuantizeError::codec(&tensor))?;
-    let mut words = Vec::new();
-    let mut scales = Vec::new();
-    let mut squared_error = 0.0;
+    let energy: f64 = weight.iter().map(|&w| f64::from(w) * f64::from(w)).sum();
+    let hessian = match (hessians, plan.quantization.axis) {
+        (Some(file), Axis::Out) => file.hessian(&plan.path, plan.in_features)?,
+        _ => None,
+    };
+    let coded = match hessian {
+        Some(hessian) => {
+            with_feedback(plan, options, weight, hessian, rotation.as_ref(), &codec, progress)?
+        }
+        None => row_by_row(plan, &weight, &codec, progress)?,
+    };
+    let scales = ScaleReport::new(&coded.scales);
+    let report = LayerReport::new(plan, energy, coded.squared_error, scales, coded.feedback);
+    let narrow = |channels: &[f32]| channels.iter().map(|&s| f16::from_f32(s)).collect();
+    let channels = rotation.map(|r| (narrow(r.su()), narrow(r.sv())));
+    Ok(EncodedLayer { words: coded.words, scales: coded.scales, channels, report })
+}
+
+/// Codes and scales of a whole tensor.
+struct CodedTensor {
+    words: Vec<u32>,
+    scales: Vec<f16>,
+    squared_error: f64,
+    feedback: Option<FeedbackReport>,
+}
+
+fn row_by_row(
+    plan: &LayerPlan,
+    weight: &[f32],
+    codec: &RowCodec,
+    progress: Progress,
+) -> Result<CodedTensor, QuantizeError> {
+    let mut coded =
+        CodedTensor { words: Vec::new(), scales: Vec::new(), squared_error: 0.0, feedback: None };
     let (rows, cols) = plan.stored();
     let rows_a_chunk = (CHUNK / cols).max(1);
     for start in (0..rows).step_by(rows_a_chunk) {
@@ -48,18 +85,64 @@ pub(crate) fn encode_layer(
         let advance = |weights: usize| progress(Event::Advance(weights as u64));
         let encoded: EncodedRows = match plan.quantization.axis {
             Axis::In => codec.encode(&weight[chunk.start * cols..chunk.end * cols], cols, &advance),
-            Axis::Out => codec.encode(&columns(&weight, plan.in_features, chunk), cols, &advance),
+            Axis::Out => codec.encode(&columns(weight, plan.in_features, chunk), cols, &advance),
         }
-        .map_err(QuantizeError::codec(&tensor))?;
-        words.extend(encoded.words);
-        scales.extend(encoded.scales);
-        squared_error += encoded.squared_error.iter().sum::<f64>();
+        .map_err(QuantizeError::codec(&plan.tensor()))?;
+        coded.words.extend(encoded.words);
+        coded.scales.extend(encoded.scales);
+        coded.squared_error += encoded.squared_error.iter().sum::<f64>();
     }
-    let energy: f64 = weight.iter().map(|&w| f64::from(w) * f64::from(w)).sum();
-    let report = LayerReport::new(plan, energy, squared_error, ScaleReport::new(&scales));
-    let narrow = |channels: &[f32]| channels.iter().map(|&s| f16::from_f32(s)).collect();
-    let channels = rotation.map(|r| (narrow(r.su()), narrow(r.sv())));
-    Ok(EncodedLayer { words, scales, channels, report })
+    Ok(coded)
+}
+
+fn with_feedback(
+    plan: &LayerPlan,
+    options: &QuantizeOptions,
+    weight: Vec<f32>,
+    mut hessian: Vec<f64>,
+    rotation: Option<&Rotation>,
+    codec: &RowCodec,
+    progress: Progress,
+) -> Result<CodedTensor, QuantizeError> {
+    if let Some(rotation) = rotation {
+        rotate_hessian(&mut hessian, rotation);
+    }
+    let factor = Factor::new(&hessian, plan.in_features, options.damping)
+        .map_err(|source| QuantizeError::Hessian { tensor: plan.tensor(), source })?;
+    let mut by_channel = columns(&weight, plan.in_features, 0..plan.in_features);
+    drop(weight);
+    let advance = |weights: usize| progress(Event::Advance(weights as u64));
+    let block = options.feedback_block;
+    let coded =
+        code_with_feedback(&mut by_channel, plan.out_features, &factor, block, codec, &advance)
+            .map_err(QuantizeError::codec(&plan.tensor()))?;
+    let scales = refitted(&mut by_channel, &coded, &hessian, codec);
+    let squared_error = by_channel.iter().map(|&e| f64::from(e) * f64::from(e)).sum();
+    let feedback = Some(FeedbackReport { damping: factor.damping, dead_channels: factor.dead });
+    Ok(CodedTensor { words: coded.words, scales, squared_error, feedback })
+}
+
+/// The scales to store for walks coded with feedback, and in `errors` what they leave: the jointly
+/// refitted ones where they lose less under the Hessian.
+fn refitted(errors: &mut Vec<f32>, coded: &Coded, hessian: &[f64], codec: &RowCodec) -> Vec<f16> {
+    let table = codec.block_encoder().values();
+    let values: Vec<f32> = coded.states.iter().map(|&s| table[usize::from(s)]).collect();
+    let out_features = values.len() / coded.scales.len();
+    let apply = |matrix: &mut [f32], scales: &[f16], sign: f32| {
+        let rows = matrix.chunks_exact_mut(out_features).zip(values.chunks_exact(out_features));
+        for ((row, values), scale) in rows.zip(scales) {
+            row.iter_mut().zip(values).for_each(|(m, v)| *m += sign * (v * scale.to_f32()));
+        }
+    };
+    let mut weight = errors.clone();
+    apply(&mut weight, &coded.scales, 1.0);
+    let Some(scales) = refit_scales(&values, &weight, hessian) else { return coded.scales.clone() };
+    apply(&mut weight, &scales, -1.0);
+    if proxy_loss(&weight, hessian) >= proxy_loss(errors, hessian) {
+        return coded.scales.clone();
+    }
+    *errors = weight;
+    scales
 }
 
 fn rotation(plan: &LayerPlan, seed: u64) -> Result<Option<Rotation>, trelliq_kernels::KernelError> {

@@ -1,3 +1,4 @@
+use crate::FactorError;
 use std::io;
 use std::path::{Path, PathBuf};
 use trelliq_codec::CodecError;
@@ -14,6 +15,10 @@ pub enum QuantizeError {
     Codec { tensor: String, source: CodecError },
     #[error("tensor `{tensor}`: {source}")]
     Kernel { tensor: String, source: KernelError },
+    #[error("tensor `{tensor}`: {source}")]
+    Hessian { tensor: String, source: FactorError },
+    #[error("cannot start threads: {0}")]
+    Threads(String),
     #[error("options: {0}")]
     Options(CodecError),
     #[error("`{pattern}` is not a glob: {reason}")]

@@ -6,17 +6,25 @@ mod check;
 mod decode;
 mod encode;
 mod error;
+mod factor;
+mod feedback;
+mod hessian;
 mod manifest;
 mod options;
 mod parts;
 mod pipeline;
 mod plan;
 mod progress;
+mod refit;
 mod rotate;
 
 pub use decode::decode;
 pub use error::QuantizeError;
-pub use manifest::{LayerReport, MANIFEST_FILE, Manifest, ScaleReport, SourceFile, Totals};
+pub use factor::FactorError;
+pub use hessian::{HessianFile, HessianInfo, Hessians};
+pub use manifest::{
+    FeedbackReport, LayerReport, MANIFEST_FILE, Manifest, ScaleReport, SourceFile, Totals,
+};
 pub use options::{AxisChoice, QuantizeOptions, RecordedOptions};
 pub use pipeline::quantize;
 pub use progress::{Event, Progress};

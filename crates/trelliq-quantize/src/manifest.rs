@@ -51,6 +51,19 @@ pub struct LayerReport {
     /// Squared error over the sum of squared weights.
     pub relative_error: f64,
     pub scales: ScaleReport,
+    /// Rounding with feedback, where the tensor was coded under a Hessian.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<FeedbackReport>,
+}
+
+/// How a tensor's Hessian was factorised.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct FeedbackReport {
+    /// What was added to the diagonal, as a fraction of its mean: more than was asked for where the
+    /// Hessian was not positive definite.
+    pub damping: f64,
+    /// Input channels that no calibration token excited.
+    pub dead_channels: usize,
 }
 
 /// The stored scales of one tensor.
@@ -101,6 +114,7 @@ impl LayerReport {
         energy: f64,
         squared_error: f64,
         scales: ScaleReport,
+        feedback: Option<FeedbackReport>,
     ) -> Self {
         let (rows, cols) = plan.stored();
         let trellis = plan.quantization.trellis;
@@ -123,6 +137,7 @@ impl LayerReport {
             mse: squared_error / plan.weights() as f64,
             relative_error: if energy == 0.0 { 0.0 } else { squared_error / energy },
             scales,
+            feedback,
         }
     }
 

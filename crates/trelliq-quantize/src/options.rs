@@ -1,6 +1,7 @@
 //! What a user chooses.
 
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use trelliq_codec::{Code, ScaleRule};
 use trelliq_kernels::Axis;
 
@@ -39,6 +40,13 @@ pub struct QuantizeOptions {
     pub head_bits: Option<u32>,
     /// K of the token embedding; it stays as in the source by default.
     pub embed_bits: Option<u32>,
+    /// Hessians of the layers' inputs, for rounding with feedback; without them weights are coded
+    /// row by row.
+    pub hessians: Option<PathBuf>,
+    /// What is added to a Hessian's diagonal, as a fraction of its mean.
+    pub damping: f64,
+    /// Input channels that are coded before their errors are fed on: 1 is best, more is faster.
+    pub feedback_block: usize,
     /// Seed of the rotations' signs.
     pub seed: u64,
     /// Bytes of tensors past which the output is sharded.
@@ -64,6 +72,9 @@ impl Default for QuantizeOptions {
             exclude: Vec::new(),
             head_bits: None,
             embed_bits: None,
+            hessians: None,
+            damping: 0.05,
+            feedback_block: 1,
             seed: 0,
             max_shard_bytes: 5_000_000_000,
             resume: true,
@@ -87,12 +98,16 @@ pub struct RecordedOptions {
     pub exclude: Vec<String>,
     pub head_bits: Option<u32>,
     pub embed_bits: Option<u32>,
+    /// Of the calibration tokens behind the Hessians, when there were any.
+    pub calibration_sha256: Option<String>,
+    pub damping: f64,
+    pub feedback_block: usize,
     pub seed: u64,
     pub max_shard_bytes: u64,
 }
 
-impl From<&QuantizeOptions> for RecordedOptions {
-    fn from(options: &QuantizeOptions) -> Self {
+impl RecordedOptions {
+    pub(crate) fn new(options: &QuantizeOptions, calibration_sha256: Option<String>) -> Self {
         let axis = match options.axis {
             AxisChoice::Auto => "auto",
             AxisChoice::Fixed(Axis::Out) => "0",
@@ -111,6 +126,9 @@ impl From<&QuantizeOptions> for RecordedOptions {
             exclude: options.exclude.clone(),
             head_bits: options.head_bits,
             embed_bits: options.embed_bits,
+            calibration_sha256,
+            damping: options.damping,
+            feedback_block: options.feedback_block,
             seed: options.seed,
             max_shard_bytes: options.max_shard_bytes,
         }

@@ -3,6 +3,7 @@
 use crate::assemble::{self, CodedLayer};
 use crate::check::check_source;
 use crate::encode::encode_layer;
+use crate::hessian::HessianFile;
 use crate::manifest::{MANIFEST_FILE, Manifest, SourceFile, Totals};
 use crate::options::RecordedOptions;
 use crate::parts::{self, Parts};
@@ -12,10 +13,18 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use trelliq_format::ModelSource;
 
 /// The program's version, part of what decides an artifact's bytes.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Memory that tensors in flight may take together.
+const MEMORY: usize = 1 << 30;
+
+/// f32 values that coding under a Hessian holds for each weight: the weight, what was carried to
+/// it, and a copy while it is transposed.
+const FLOATS_A_WEIGHT: usize = 3;
 
 /// Codes a model's linear layers and writes the result as directory `out`.
 ///
@@ -36,13 +45,17 @@ pub fn quantize(
 ) -> Result<Manifest, QuantizeError> {
     let plans = plan(source, options)?;
     let files = hash_source(source, progress)?;
-    let identity = parts::identity(VERSION, &RecordedOptions::from(options), &files);
+    let hessians = options.hessians.as_deref().map(HessianFile::open).transpose()?;
+    let calibration = hessians.as_ref().map(|file| file.info.tokens_sha256.clone());
+    let recorded = RecordedOptions::new(options, calibration);
+    let identity = as_read_back(&parts::identity(VERSION, &recorded, &files));
     if let Some(manifest) = finished(out, options, &identity)? {
         return Ok(manifest);
     }
     check_source(source, progress)?;
     let parts = Parts::open(out, options, &identity)?;
-    let result = run(source, out, options, &plans, files, &parts, progress);
+    let job = Job { source, out, options, plans: &plans, hessians: hessians.as_ref(), progress };
+    let result = job.run(recorded, files, &parts);
     match &result {
         Err(error) if !error.is_final() => {}
         _ => parts.remove()?,
@@ -50,44 +63,60 @@ pub fn quantize(
     result
 }
 
-fn run(
-    source: &ModelSource,
-    out: &Path,
-    options: &QuantizeOptions,
-    plans: &[LayerPlan],
-    files: Vec<SourceFile>,
-    parts: &Parts,
-    progress: Progress,
-) -> Result<Manifest, QuantizeError> {
-    let total = plans.iter().map(|p| p.weights() as u64).sum();
-    progress(Event::Stage { name: "code", total });
-    let mut coded = Vec::with_capacity(plans.len());
-    for (index, plan) in plans.iter().enumerate() {
-        progress(Event::Tensor(&plan.path));
-        if parts.load(index, plan)?.is_none() {
-            parts.store(index, &encode_layer(source, plan, options, progress)?)?;
-        } else {
-            progress(Event::Advance(plan.weights() as u64));
+/// What a run works on.
+struct Job<'a> {
+    source: &'a ModelSource,
+    out: &'a Path,
+    options: &'a QuantizeOptions,
+    plans: &'a [LayerPlan],
+    hessians: Option<&'a HessianFile>,
+    progress: Progress<'a>,
+}
+
+impl Job<'_> {
+    fn run(
+        &self,
+        options: RecordedOptions,
+        files: Vec<SourceFile>,
+        parts: &Parts,
+    ) -> Result<Manifest, QuantizeError> {
+        let Job { source, plans, hessians, progress, .. } = *self;
+        let total = plans.iter().map(|p| p.weights() as u64).sum();
+        progress(Event::Stage { name: "code", total });
+        let code = |index: usize| -> Result<(), QuantizeError> {
+            let plan = &plans[index];
+            progress(Event::Tensor(&plan.path));
+            if parts.load(index, plan)?.is_some() {
+                progress(Event::Advance(plan.weights() as u64));
+                return Ok(());
+            }
+            parts.store(index, &encode_layer(source, plan, self.options, hessians, progress)?)
+        };
+        // Feedback codes one channel at a time, which keeps one thread busy: many tensors go at once.
+        // Without it a tensor's rows keep all threads busy.
+        let workers = if hessians.is_some() { workers(plans) } else { 1 };
+        for_each(plans.len(), workers, &code)?;
+        let mut coded = Vec::with_capacity(plans.len());
+        for (index, plan) in plans.iter().enumerate() {
+            let part = parts.load(index, plan)?.ok_or_else(|| QuantizeError::Part {
+                path: self.out.to_owned(),
+                reason: format!("the part of {} vanished", plan.path),
+            })?;
+            coded.push(CodedLayer { plan, part });
         }
-        let part = parts.load(index, plan)?.ok_or_else(|| QuantizeError::Part {
-            path: out.to_owned(),
-            reason: format!("the part of {} vanished", plan.path),
-        })?;
-        coded.push(CodedLayer { plan, part });
+        let layers: BTreeMap<_, _> =
+            coded.iter().map(|c| (c.plan.path.clone(), c.part.report.clone())).collect();
+        let dense = assemble::dense_totals(source, plans)?;
+        let totals = Totals::new(&layers, dense);
+        let manifest = Manifest { version: VERSION.into(), options, source: files, layers, totals };
+        assemble::write_model(source, self.out, self.options, &coded, &manifest, progress)?;
+        Ok(manifest)
     }
-    let layers: BTreeMap<_, _> =
-        coded.iter().map(|c| (c.plan.path.clone(), c.part.report.clone())).collect();
-    let dense = assemble::dense_totals(source, plans)?;
-    let totals = Totals::new(&layers, dense);
-    let manifest = Manifest {
-        version: VERSION.into(),
-        options: RecordedOptions::from(options),
-        source: files,
-        layers,
-        totals,
-    };
-    assemble::write_model(source, out, options, &coded, &manifest, progress)?;
-    Ok(manifest)
+}
+
+/// A value as it comes back from a file.
+fn as_read_back(value: &Value) -> Value {
+    serde_json::from_str(&value.to_string()).expect("JSON that was just printed")
 }
 
 /// Size and SHA-256 of every file of the source, in order.
@@ -134,4 +163,47 @@ fn finished(
         }
         _ => Err(QuantizeError::OutputExists { path: out.to_owned() }),
     }
+}
+
+/// Tensors that are coded at once under Hessians: one a thread, as far as memory allows.
+fn workers(plans: &[LayerPlan]) -> usize {
+    let bytes =
+        |plan: &LayerPlan| FLOATS_A_WEIGHT * 4 * plan.weights() + 20 * plan.in_features.pow(2);
+    let largest = plans.iter().map(bytes).max().unwrap_or(1);
+    (MEMORY / largest).clamp(1, rayon::current_num_threads())
+}
+
+/// Calls `work` for 0..count on `workers` threads, each a rayon pool of its own where there are
+/// several. Stops at the first error.
+fn for_each(
+    count: usize,
+    workers: usize,
+    work: &(dyn Fn(usize) -> Result<(), QuantizeError> + Sync),
+) -> Result<(), QuantizeError> {
+    if workers == 1 {
+        return (0..count).try_for_each(work);
+    }
+    let next = AtomicUsize::new(0);
+    let worker = || -> Result<(), QuantizeError> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build();
+        let pool = pool.map_err(|e| QuantizeError::Threads(e.to_string()))?;
+        pool.install(|| {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= count {
+                    return Ok(());
+                }
+                work(index).inspect_err(|_| next.store(count, Ordering::Relaxed))?;
+            }
+        })
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        let results = threads.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        // All threads are joined before the first error is returned.
+        results.collect::<Vec<_>>().into_iter().collect()
+    })
 }

@@ -59,6 +59,46 @@ pub(crate) fn rotate_weight(weight: &mut [f32], rotation: &Rotation) {
     }
 }
 
+/// The Hessian of the rotated input `H_in (su * x)` from that of x, `[dim, dim]`, in place.
+pub(crate) fn rotate_hessian(hessian: &mut [f64], rotation: &Rotation) {
+    let dim = rotation.su().len();
+    for _ in 0..2 {
+        hessian.par_chunks_exact_mut(dim).for_each(|row| {
+            for (h, su) in row.iter_mut().zip(rotation.su()) {
+                *h *= f64::from(*su);
+            }
+            hadamard_f64(row, rotation.in_block());
+        });
+        // Symmetric in the end: the second turn works on what were columns.
+        transpose_square(hessian, dim);
+    }
+}
+
+fn transpose_square(matrix: &mut [f64], dim: usize) {
+    for i in 0..dim {
+        for j in i + 1..dim {
+            matrix.swap(i * dim + j, j * dim + i);
+        }
+    }
+}
+
+fn hadamard_f64(row: &mut [f64], block: usize) {
+    let norm = 1.0 / (block as f64).sqrt();
+    for chunk in row.chunks_exact_mut(block) {
+        let mut half = 1;
+        while half < block {
+            for pair in chunk.chunks_exact_mut(2 * half) {
+                let (low, high) = pair.split_at_mut(half);
+                for (a, b) in low.iter_mut().zip(high) {
+                    (*a, *b) = (*a + *b, *a - *b);
+                }
+            }
+            half *= 2;
+        }
+        chunk.iter_mut().for_each(|h| *h *= norm);
+    }
+}
+
 /// Multiplies `rows`, `[block, cols]`, from the left by the orthonormal Hadamard matrix.
 fn hadamard_over_rows(rows: &mut [f32], block: usize, cols: usize) {
     let norm = 1.0 / (block as f32).sqrt();
@@ -122,6 +162,28 @@ mod tests {
                     "{back} {expected}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn hessians_turn_with_the_input() {
+        let (dim, block) = (24, 8);
+        let su: Vec<f32> = signs(2, "in", dim).iter().map(|s| s * 1.5).collect();
+        let rotation = Rotation::new(block, 1, su, vec![1.0]).unwrap();
+        // H = sum of x x^T, so the rotated one is the sum over rotated inputs.
+        let inputs: Vec<Vec<f32>> = (0..5)
+            .map(|t| (0..dim).map(|i| ((t * 53 + i * 29) % 31) as f32 / 15.0 - 1.0).collect())
+            .collect();
+        let sum = |inputs: &[Vec<f32>]| -> Vec<f64> {
+            let element = |x: &Vec<f32>, n: usize| f64::from(x[n / dim]) * f64::from(x[n % dim]);
+            (0..dim * dim).map(|n| inputs.iter().map(|x| element(x, n)).sum()).collect()
+        };
+        let mut found = sum(&inputs);
+        rotate_hessian(&mut found, &rotation);
+        let mut turned = inputs.clone();
+        turned.iter_mut().for_each(|x| rotation.rotate_input(x));
+        for (found, expected) in found.iter().zip(sum(&turned)) {
+            assert!((found - expected).abs() < 1e-4, "{found} {expected}");
         }
     }
 

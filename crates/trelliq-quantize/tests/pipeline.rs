@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use trelliq_codec::ScaleRule;
 use trelliq_format::{ModelSource, WriterOptions, load_packed};
 use trelliq_kernels::{Axis, Numerics, TrellisLinear};
+use trelliq_model::{LayerInput, LoadOptions, Model, RuntimeOptions, SequenceStep, Tokenizer};
 use trelliq_quantize::*;
 
 const QUERY: &str = "model.layers.0.self_attn.q_proj";
@@ -99,8 +100,8 @@ fn written_codes_hold_the_weights_that_the_manifest_says() {
                 assert_eq!(before.dense_bytes(&info.name).unwrap().1, after, "{}", info.name);
             }
         }
-        let stored = serde_json::from_slice(&files(&out)[MANIFEST_FILE]).unwrap();
-        assert_eq!(manifest, stored);
+        let stored = String::from_utf8(files(&out)[MANIFEST_FILE].clone()).unwrap();
+        assert_eq!(stored, serde_json::to_string_pretty(&manifest).unwrap());
         assert!(!directory.path().join(format!("{name}.partial")).exists());
     }
 }
@@ -306,4 +307,95 @@ fn widths_without_a_block_length_are_refused_with_advice() {
     let axis = AxisChoice::Fixed(Axis::In);
     let manifest = run(&source, &out, &QuantizeOptions { axis, ..options });
     assert_eq!(manifest.layers[QUERY].rotation, Some([64, 2]));
+}
+
+fn tokens(model: &ModelSource) -> Vec<u32> {
+    let text = fs::read_to_string(tiny().join("../../data/calibration.txt")).unwrap();
+    let tokenizer = Tokenizer::from_files(model.sidecar_files(), model.config()).unwrap();
+    tokenizer.encode(&text, false).unwrap()
+}
+
+/// Hessians of the tiny model over a few windows, in a file.
+fn calibrate(path: &Path) {
+    let source = source();
+    let model = Model::load(&source, &LoadOptions::default()).unwrap();
+    let tokens = tokens(&source);
+    let windows: Vec<&[u32]> = tokens.chunks_exact(256).take(8).collect();
+    let hessians = Hessians::collect(&model, &windows, &|_| {}).unwrap();
+    hessians.save(path, &tokens).unwrap();
+}
+
+#[test]
+fn hessians_are_means_of_outer_products_of_the_inputs() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("h.safetensors");
+    calibrate(&path);
+    let file = HessianFile::open(&path).unwrap();
+    assert_eq!(file.info.tokens["model.layers.5.mlp.down_proj"], 8 * 256);
+    assert!(file.info.dropped.values().all(|d| *d == 0));
+    // The input of the first layer by hand, in f64, from one window after another.
+    let source = source();
+    let model = Model::load(&source, &LoadOptions::default()).unwrap();
+    let mut sum = vec![0.0f64; 192 * 192];
+    for window in tokens(&source).chunks_exact(256).take(8) {
+        let mut cache = model.new_cache();
+        let mut steps = [SequenceStep { cache: &mut cache, tokens: window }];
+        model
+            .forward_observed(&mut steps, &RuntimeOptions::default(), &mut |layer, input, x| {
+                if (layer, input) == (0, LayerInput::Attention) {
+                    for row in x.chunks_exact(192) {
+                        for (n, sum) in sum.iter_mut().enumerate() {
+                            *sum += f64::from(row[n / 192]) * f64::from(row[n % 192]);
+                        }
+                    }
+                }
+            })
+            .unwrap();
+    }
+    let found = file.hessian("model.layers.0.self_attn.k_proj", 192).unwrap().unwrap();
+    let scale = sum.iter().fold(0.0f64, |m, s| m.max(s.abs())) / 2048.0;
+    for (found, sum) in found.iter().zip(&sum) {
+        assert!((found - sum / 2048.0).abs() < 1e-5 * scale);
+    }
+    assert!(file.hessian("model.layers.0.self_attn.k_proj", 64).is_err());
+    assert!(file.hessian("model.layers.99.self_attn.k_proj", 64).unwrap().is_none());
+    assert!(HessianFile::open(&tiny().join("model.safetensors")).is_err());
+}
+
+#[test]
+fn feedback_lowers_the_error_of_outputs_with_any_number_of_threads() {
+    let directory = tempfile::tempdir().unwrap();
+    let hessians = directory.path().join("h.safetensors");
+    calibrate(&hessians);
+    let plain = directory.path().join("plain");
+    run(&source(), &plain, &options());
+    let options = QuantizeOptions { hessians: Some(hessians.clone()), ..options() };
+    let mut results = Vec::new();
+    for threads in [1, 3] {
+        let out = directory.path().join(format!("feedback-{threads}"));
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| run(&source(), &out, &options));
+        results.push(out);
+    }
+    assert_eq!(files(&results[0]), files(&results[1]));
+    // Error of the layers' outputs on the calibration inputs: tr(E H E^T), in f64.
+    let file = HessianFile::open(&hessians).unwrap();
+    let loss = |out: &Path, path: &str| {
+        let packed = ModelSource::open_path(out).unwrap();
+        let original = source().read_f32(&format!("{path}.weight")).unwrap();
+        let decoded = weight(&packed, path, Numerics::Fast);
+        let dim = source().info(&format!("{path}.weight")).unwrap().shape[1];
+        let h = file.hessian(path, dim).unwrap().unwrap();
+        let errors: Vec<f64> =
+            original.iter().zip(&decoded).map(|(a, b)| f64::from(a - b)).collect();
+        let row = |e: &[f64]| -> f64 {
+            (0..dim).map(|i| e[i] * (0..dim).map(|j| h[i * dim + j] * e[j]).sum::<f64>()).sum()
+        };
+        errors.chunks_exact(dim).map(row).sum::<f64>()
+    };
+    for name in ["self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj"] {
+        let path = format!("model.layers.1.{name}");
+        let (before, after) = (loss(&plain, &path), loss(&results[0], &path));
+        assert!(after < 0.7 * before, "{path}: {after} against {before}");
+    }
 }
