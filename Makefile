@@ -9,7 +9,7 @@ MODEL := models/smollm2.gguf
 TEXT := models/britannica.txt
 FUZZ_TARGETS := packed_reader config gguf
 
-.PHONY: help setup release demo test bench eval-table fmt lint fuzz clean-models
+.PHONY: help setup release demo test test-gpu bench eval-table fmt lint fuzz clean-models
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -38,6 +38,13 @@ test: ## Run every test (cargo nextest where it is installed, else cargo test)
 		set -x; $(CARGO) nextest run --locked --workspace --no-fail-fast && $(CARGO) test --locked --workspace --doc --quiet; \
 	else \
 		set -x; $(CARGO) test --locked --workspace --no-fail-fast; \
+	fi
+
+test-gpu: ## Run the tests of the NVIDIA backend; without a GPU each says that it is skipped
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		set -x; $(CARGO) nextest run --locked --package trelliq-kernels -E 'binary(cuda)' --success-output final; \
+	else \
+		set -x; $(CARGO) test --locked --package trelliq-kernels --test cuda -- --nocapture; \
 	fi
 
 bench: $(MODEL) release ## Time encoder, kernels and a 3-bit run on SmolLM2; check the memory that `run` takes

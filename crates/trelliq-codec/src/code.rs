@@ -89,9 +89,7 @@ fn rand_values(len: usize) -> Vec<f32> {
 pub fn code_values(code: Code, state_bits: u32) -> Vec<f32> {
     let states = 1u32 << state_bits;
     match code {
-        Code::OneMad => (0..states)
-            .map(|s| one_mad_integer(s) as f32 / ONE_MAD_DIVISOR)
-            .collect(),
+        Code::OneMad => (0..states).map(|s| one_mad_integer(s) as f32 / ONE_MAD_DIVISOR).collect(),
         Code::ThreeInst => (0..states).map(three_inst_value).collect(),
         Code::Rand => rand_values(states as usize),
     }

@@ -17,18 +17,11 @@ fn groups(trellis: &Trellis, codes: &[u32], rows: usize, cols: usize) -> Result<
         });
     }
     if cols == 0 || !cols.is_multiple_of(512) {
-        return Err(CodecError::RowLen {
-            cols,
-            block_len: 512,
-        });
+        return Err(CodecError::RowLen { cols, block_len: 512 });
     }
     let expected = rows * cols / 512 * INTERLEAVED_WORDS;
     if codes.len() != expected {
-        return Err(CodecError::Length {
-            what: "codes",
-            found: codes.len(),
-            expected,
-        });
+        return Err(CodecError::Length { what: "codes", found: codes.len(), expected });
     }
     Ok(cols / 512)
 }

@@ -18,15 +18,7 @@ pub fn state_at(trellis: &Trellis, block: &[u32], t: usize) -> u32 {
 }
 
 fn check_len(what: &'static str, found: usize, expected: usize) -> Result<(), CodecError> {
-    if found == expected {
-        Ok(())
-    } else {
-        Err(CodecError::Length {
-            what,
-            found,
-            expected,
-        })
-    }
+    if found == expected { Ok(()) } else { Err(CodecError::Length { what, found, expected }) }
 }
 
 /// Packs the walk `states` (length T) into `words` (length `T * K / 32`); every state's low K bits

@@ -13,11 +13,7 @@ pub fn encode_block_reference(
 ) -> Result<Vec<u16>, CodecError> {
     let t = trellis.block_len();
     if x.len() != t {
-        return Err(CodecError::Length {
-            what: "x",
-            found: x.len(),
-            expected: t,
-        });
+        return Err(CodecError::Length { what: "x", found: x.len(), expected: t });
     }
     if passes < crate::MIN_PASSES {
         return Err(CodecError::Passes(passes));
@@ -44,11 +40,7 @@ fn free_or_forced(
     let rotated: Vec<f32> = (0..t).map(|step| x[(step + t - shift) % t]).collect();
     let mut metrics: Vec<f32> = (0..values.len())
         .map(|n| {
-            let start = if seam.is_none_or(|s| s == n >> bits) {
-                0.0
-            } else {
-                f32::NEG_INFINITY
-            };
+            let start = if seam.is_none_or(|s| s == n >> bits) { 0.0 } else { f32::NEG_INFINITY };
             metric(values[n], 2.0 * rotated[0], start)
         })
         .collect();
@@ -57,9 +49,7 @@ fn free_or_forced(
         let best: Vec<usize> = (0..values.len())
             .map(|n| first_best((0..1 << bits).map(|m| (n >> bits) + m * classes), &metrics))
             .collect();
-        metrics = (0..values.len())
-            .map(|n| metric(values[n], 2.0 * x, metrics[best[n]]))
-            .collect();
+        metrics = (0..values.len()).map(|n| metric(values[n], 2.0 * x, metrics[best[n]])).collect();
         from.push(best);
     }
     let last = match seam {

@@ -50,10 +50,7 @@ struct Candidate {
 /// Fails on the first weight that is NaN or infinite, with its index.
 pub fn check_finite(weights: &[f32]) -> Result<(), CodecError> {
     match weights.iter().position(|w| !w.is_finite()) {
-        Some(index) => Err(CodecError::NonFinite {
-            index,
-            value: weights[index],
-        }),
+        Some(index) => Err(CodecError::NonFinite { index, value: weights[index] }),
         None => Ok(()),
     }
 }
@@ -89,11 +86,7 @@ impl RowCodec {
         let words_per_row = self.trellis().words_per_row(cols)?;
         if !weights.len().is_multiple_of(cols) {
             let expected = weights.len() / cols * cols;
-            return Err(CodecError::Length {
-                what: "weights",
-                found: weights.len(),
-                expected,
-            });
+            return Err(CodecError::Length { what: "weights", found: weights.len(), expected });
         }
         check_finite(weights)?;
         let rows = weights.len() / cols;
@@ -121,21 +114,16 @@ impl RowCodec {
                     let words = words.chunks_exact_mut(words_per_row);
                     let states = states.chunks_exact_mut(cols);
                     let decoded = reconstruction.chunks_exact_mut(cols);
-                    let rows: Vec<RowOut> = words
-                        .zip(scales)
-                        .zip(states)
-                        .zip(decoded)
-                        .zip(errors)
-                        .map(
-                            |((((words, scale), states), reconstruction), squared_error)| RowOut {
-                                words,
-                                scale,
-                                states,
-                                reconstruction,
-                                squared_error,
-                            },
-                        )
-                        .collect();
+                    let rows: Vec<RowOut> =
+                        words
+                            .zip(scales)
+                            .zip(states)
+                            .zip(decoded)
+                            .zip(errors)
+                            .map(|((((words, scale), states), reconstruction), squared_error)| {
+                                RowOut { words, scale, states, reconstruction, squared_error }
+                            })
+                            .collect();
                     self.encode_job(state, index * job, weights, cols, rows)?;
                     progress(weights.len());
                     Ok(())
@@ -153,9 +141,7 @@ impl RowCodec {
         mut out: Vec<RowOut>,
     ) -> Result<(), CodecError> {
         let trellis = self.trellis();
-        let gains = self
-            .rule
-            .gains(trellis.code(), trellis.state_bits(), trellis.bits());
+        let gains = self.rule.gains(trellis.code(), trellis.state_bits(), trellis.bits());
         for (pass, gain) in gains.into_iter().enumerate() {
             job.scales.clear();
             job.scaled.clear();
@@ -166,8 +152,7 @@ impl RowCodec {
                 job.scaled.extend(weights.iter().map(|w| w / divisor));
             }
             job.states.resize(weights.len(), 0);
-            self.blocks
-                .encode_with(&mut job.scratch, &job.scaled, &mut job.states)?;
+            self.blocks.encode_with(&mut job.scratch, &job.scaled, &mut job.states)?;
             for (row, out) in out.iter_mut().enumerate() {
                 let span = row * cols..(row + 1) * cols;
                 let (weights, states) = (&weights[span.clone()], &job.states[span]);
@@ -194,11 +179,7 @@ impl RowCodec {
         scale: f16,
     ) -> Result<Candidate, CodecError> {
         let values = self.blocks.values();
-        let scale = if self.rule.refits() {
-            refit(row, weights, states, values)?
-        } else {
-            scale
-        };
+        let scale = if self.rule.refits() { refit(row, weights, states, values)? } else { scale };
         let factor = scale.to_f32();
         let squared_error = weights
             .iter()
@@ -208,10 +189,7 @@ impl RowCodec {
                 error * error
             })
             .sum();
-        Ok(Candidate {
-            scale,
-            squared_error,
-        })
+        Ok(Candidate { scale, squared_error })
     }
 
     fn write(&self, out: RowOut) -> Result<(), CodecError> {
@@ -250,11 +228,7 @@ fn refit(row: usize, weights: &[f32], states: &[u16], values: &[f32]) -> Result<
         wv += f64::from(w) * v;
         vv += v * v;
     }
-    if vv == 0.0 {
-        Ok(f16::ZERO)
-    } else {
-        checked_f16(row, wv / vv)
-    }
+    if vv == 0.0 { Ok(f16::ZERO) } else { checked_f16(row, wv / vv) }
 }
 
 /// Decodes packed rows, `[rows, cols * K / 32]` with `[rows]` scales, to `[rows, cols]` weights
@@ -268,11 +242,7 @@ pub fn decode_rows(
     let words_per_row = trellis.words_per_row(cols)?;
     let expected = words_per_row * scales.len();
     if words.len() != expected {
-        return Err(CodecError::Length {
-            what: "words",
-            found: words.len(),
-            expected,
-        });
+        return Err(CodecError::Length { what: "words", found: words.len(), expected });
     }
     let values = trellis.values();
     let mut out = vec![0.0; scales.len() * cols];

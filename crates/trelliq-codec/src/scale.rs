@@ -88,9 +88,5 @@ pub(crate) fn row_scale(row: usize, rms: f64, code_rms: f64, gain: f64) -> Resul
 
 pub(crate) fn checked_f16(row: usize, scale: f64) -> Result<f16, CodecError> {
     let rounded = f16::from_f64(scale);
-    if rounded.is_finite() {
-        Ok(rounded)
-    } else {
-        Err(CodecError::ScaleOverflow { row, scale })
-    }
+    if rounded.is_finite() { Ok(rounded) } else { Err(CodecError::ScaleOverflow { row, scale }) }
 }

@@ -35,19 +35,10 @@ impl Trellis {
         match block_len.checked_mul(bits as usize) {
             Some(total) if total % 32 == 0 && total >= state_bits as usize => {}
             _ => {
-                return Err(CodecError::BlockLen {
-                    block_len,
-                    bits,
-                    state_bits,
-                });
+                return Err(CodecError::BlockLen { block_len, bits, state_bits });
             }
         }
-        Ok(Self {
-            code,
-            state_bits,
-            bits,
-            block_len,
-        })
+        Ok(Self { code, state_bits, bits, block_len })
     }
 
     pub fn code(&self) -> Code {
@@ -77,10 +68,7 @@ impl Trellis {
     /// u32 words a packed row of `cols` weights, or an error when blocks do not divide the row.
     pub fn words_per_row(&self, cols: usize) -> Result<usize, CodecError> {
         if cols == 0 || !cols.is_multiple_of(self.block_len) {
-            return Err(CodecError::RowLen {
-                cols,
-                block_len: self.block_len,
-            });
+            return Err(CodecError::RowLen { cols, block_len: self.block_len });
         }
         Ok(cols / self.block_len * self.words_per_block())
     }
@@ -101,15 +89,8 @@ impl Trellis {
     pub fn choose_block_len(cols: usize, bits: u32) -> Option<usize> {
         let legal = |t: &usize| cols.is_multiple_of(*t) && (t * bits as usize).is_multiple_of(32);
         let best = |step: usize| {
-            (32..=512)
-                .step_by(step)
-                .filter(legal)
-                .min_by_key(|&t| (t.abs_diff(256), 512 - t))
+            (32..=512).step_by(step).filter(legal).min_by_key(|&t| (t.abs_diff(256), 512 - t))
         };
-        if cols == 0 {
-            None
-        } else {
-            best(32).or_else(|| best(1))
-        }
+        if cols == 0 { None } else { best(32).or_else(|| best(1)) }
     }
 }

@@ -40,11 +40,7 @@ impl BlockEncoder {
         if passes < MIN_PASSES {
             return Err(CodecError::Passes(passes));
         }
-        Ok(Self {
-            trellis,
-            values: trellis.values(),
-            passes,
-        })
+        Ok(Self { trellis, values: trellis.values(), passes })
     }
 
     pub fn trellis(&self) -> &Trellis {
@@ -70,10 +66,7 @@ impl BlockEncoder {
     ) -> Result<(), CodecError> {
         let t = self.trellis.block_len();
         if !x.len().is_multiple_of(t) {
-            return Err(CodecError::RowLen {
-                cols: x.len(),
-                block_len: t,
-            });
+            return Err(CodecError::RowLen { cols: x.len(), block_len: t });
         }
         if states.len() != x.len() {
             return Err(CodecError::Length {
@@ -125,20 +118,12 @@ impl BlockEncoder {
         scratch.doubled.clear();
         for step in 0..t {
             let position = (step + t - shift) % t;
-            scratch
-                .doubled
-                .extend((0..N).map(|b| 2.0 * x[b * t + position]));
+            scratch.doubled.extend((0..N).map(|b| 2.0 * x[b * t + position]));
         }
         forward::<N>(&self.trellis, &self.values, scratch, seams);
         for block in 0..N {
             let seam = seams.map(|s| s[block]);
-            self.trace::<N>(
-                scratch,
-                block,
-                shift,
-                seam,
-                &mut states[block * t..(block + 1) * t],
-            );
+            self.trace::<N>(scratch, block, shift, seam, &mut states[block * t..(block + 1) * t]);
         }
     }
 
@@ -252,15 +237,7 @@ fn forward_portable<const N: usize>(
         } else if run == 8 {
             step_runs::<N, 8>(values, bits, classes, run, &x2, before, after);
         } else {
-            step_expanded::<N>(
-                values,
-                bits,
-                classes,
-                &x2,
-                before,
-                after,
-                &mut scratch.expanded,
-            );
+            step_expanded::<N>(values, bits, classes, &x2, before, after, &mut scratch.expanded);
         }
     }
 }
@@ -328,17 +305,11 @@ fn step_expanded<const N: usize>(
         match bits {
             1 => expand::<2>(before, expanded),
             2 => expand::<4>(before, expanded),
-            _ => expanded
-                .iter_mut()
-                .enumerate()
-                .for_each(|(n, e)| *e = before[n >> bits]),
+            _ => expanded.iter_mut().enumerate().for_each(|(n, e)| *e = before[n >> bits]),
         }
         let after = &mut after[b * classes..(b + 1) * classes];
         after.fill(f32::NEG_INFINITY);
-        for (v, e) in values
-            .chunks_exact(classes)
-            .zip(expanded.chunks_exact(classes))
-        {
+        for (v, e) in values.chunks_exact(classes).zip(expanded.chunks_exact(classes)) {
             for ((kept, &v), &e) in after.iter_mut().zip(v).zip(e) {
                 let candidate = metric(v, x2[b], e);
                 *kept = if candidate > *kept { candidate } else { *kept };

@@ -43,10 +43,7 @@ fn same_walk_as_the_textbook_encoder() {
             let x = gaussian(5 * t, u64::from(l * 100 + k));
             for passes in [2, 4] {
                 let mut states = vec![0; x.len()];
-                BlockEncoder::new(trellis, passes)
-                    .unwrap()
-                    .encode(&x, &mut states)
-                    .unwrap();
+                BlockEncoder::new(trellis, passes).unwrap().encode(&x, &mut states).unwrap();
                 for (x, states) in x.chunks_exact(t).zip(states.chunks_exact(t)) {
                     assert_walk(&trellis, states);
                     let expected = encode_block_reference(&trellis, x, passes).unwrap();
@@ -62,10 +59,7 @@ fn same_walk_as_the_textbook_encoder_at_16_bits() {
     let trellis = Trellis::new(Code::OneMad, 16, 4, 16).unwrap();
     let x = gaussian(5 * 16, 16);
     let mut states = vec![0; x.len()];
-    BlockEncoder::new(trellis, 2)
-        .unwrap()
-        .encode(&x, &mut states)
-        .unwrap();
+    BlockEncoder::new(trellis, 2).unwrap().encode(&x, &mut states).unwrap();
     for (x, states) in x.chunks_exact(16).zip(states.chunks_exact(16)) {
         assert_eq!(states, encode_block_reference(&trellis, x, 2).unwrap());
     }
@@ -84,21 +78,14 @@ struct Exhaustive<'a> {
 impl<'a> Exhaustive<'a> {
     fn new(trellis: &'a Trellis, values: &'a [f32], x: &'a [f32]) -> Self {
         let nearest = |x: f32| {
-            let errors = values
-                .iter()
-                .map(|v| (f64::from(x) - f64::from(*v)).powi(2));
+            let errors = values.iter().map(|v| (f64::from(x) - f64::from(*v)).powi(2));
             errors.fold(f64::INFINITY, f64::min)
         };
         let mut floor = vec![0.0; x.len() + 1];
         for t in (0..x.len()).rev() {
             floor[t] = floor[t + 1] + nearest(x[t]);
         }
-        Self {
-            trellis,
-            values,
-            x,
-            floor,
-        }
+        Self { trellis, values, x, floor }
     }
 
     /// The least cost of a walk whose first state's top L-K bits and last state's low L-K bits are
@@ -109,11 +96,7 @@ impl<'a> Exhaustive<'a> {
 
     fn descend(&self, overlap: u32, class: u32, t: usize, cost: f64, mut best: f64) -> f64 {
         if t == self.x.len() {
-            return if class == overlap {
-                best.min(cost)
-            } else {
-                best
-            };
+            return if class == overlap { best.min(cost) } else { best };
         }
         let class_mask = self.trellis.state_mask() >> self.trellis.bits();
         for symbol in 0..1u32 << self.trellis.bits() {
@@ -136,19 +119,13 @@ fn optimum_over_every_walk_of_a_small_ring() {
         let values = trellis.values();
         let x = gaussian(5 * t, u64::from(7 * l + k));
         let mut states = vec![0; x.len()];
-        BlockEncoder::new(trellis, 2)
-            .unwrap()
-            .encode(&x, &mut states)
-            .unwrap();
+        BlockEncoder::new(trellis, 2).unwrap().encode(&x, &mut states).unwrap();
         for (x, states) in x.chunks_exact(t).zip(states.chunks_exact(t)) {
             let coded = cost(&values, x, states);
             let search = Exhaustive::new(&trellis, &values, x);
             let seam = u32::from(states[0]) >> k;
             let forced = search.search(seam, coded + 1.0);
-            assert!(
-                (coded - forced).abs() < 1e-4,
-                "{trellis:?}: {coded} against {forced}"
-            );
+            assert!((coded - forced).abs() < 1e-4, "{trellis:?}: {coded} against {forced}");
             let classes = 1u32 << (l - k);
             let best = (0..classes).fold(coded + 1e-9, |best, o| search.search(o, best));
             assert!(coded > best - 1e-9);
@@ -160,10 +137,7 @@ fn optimum_over_every_walk_of_a_small_ring() {
     }
     // Algorithm 4 picks the overlap by a free pass: not always the best one, but close.
     let mean = excess.iter().sum::<f64>() / excess.len() as f64;
-    assert!(
-        excess.iter().all(|e| *e >= -1e-9) && mean < 0.03,
-        "mean excess {mean}"
-    );
+    assert!(excess.iter().all(|e| *e >= -1e-9) && mean < 0.03, "mean excess {mean}");
 }
 
 /// Takes the nearest reachable value at each step of the ring, the first L/K symbols again at the
@@ -194,10 +168,7 @@ fn beats_the_best_scalar_quantizer_and_greedy_choice() {
         let coded = codec.encode(&x, x.len(), &|_| {}).unwrap();
         let mse = coded.squared_error[0] / x.len() as f64;
         // The rate-distortion function bounds any code from below (2% for the finite sample).
-        assert!(
-            mse < 0.85 * lloyd_max && mse > 0.98 * 4f64.powi(-(k as i32)),
-            "K={k}: {mse}"
-        );
+        assert!(mse < 0.85 * lloyd_max && mse > 0.98 * 4f64.powi(-(k as i32)), "K={k}: {mse}");
         let greedy = greedy_cost(&trellis, &trellis.values(), &x) / x.len() as f64;
         assert!(mse < 0.8 * greedy, "K={k}: {mse} against greedy {greedy}");
     }
@@ -211,25 +182,14 @@ fn more_passes_never_lose() {
     let costs: Vec<Vec<f64>> = (2..=5)
         .map(|passes| {
             let mut states = vec![0; x.len()];
-            BlockEncoder::new(trellis, passes)
-                .unwrap()
-                .encode(&x, &mut states)
-                .unwrap();
+            BlockEncoder::new(trellis, passes).unwrap().encode(&x, &mut states).unwrap();
             let blocks = x.chunks_exact(32).zip(states.chunks_exact(32));
             blocks.map(|(x, states)| cost(&values, x, states)).collect()
         })
         .collect();
     for pair in costs.windows(2) {
-        assert!(
-            pair[0]
-                .iter()
-                .zip(&pair[1])
-                .all(|(fewer, more)| more <= &(fewer + 1e-4))
-        );
+        assert!(pair[0].iter().zip(&pair[1]).all(|(fewer, more)| more <= &(fewer + 1e-4)));
     }
     let sum = |c: &[f64]| c.iter().sum::<f64>();
-    assert!(
-        sum(&costs[1]) < sum(&costs[0]),
-        "a third pass helps some block"
-    );
+    assert!(sum(&costs[1]) < sum(&costs[0]), "a third pass helps some block");
 }

@@ -12,10 +12,7 @@ fn golden() -> Value {
 
 fn sha256(values: &[f32]) -> String {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    Sha256::digest(bytes)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn int(value: &Value) -> usize {
@@ -23,12 +20,7 @@ fn int(value: &Value) -> usize {
 }
 
 fn floats(value: &Value) -> Vec<f64> {
-    value
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|v| v.as_f64().unwrap())
-        .collect()
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
 #[test]
@@ -38,15 +30,9 @@ fn codebooks() {
         let code: Code = entry["code"].as_str().unwrap().parse().unwrap();
         let values = code_values(code, int(&entry["L"]) as u32);
         for (&value, expected) in values.iter().zip(floats(&entry["first"])) {
-            assert!(
-                (f64::from(value) - expected).abs() < 1e-5,
-                "{entry}: {value}"
-            );
+            assert!((f64::from(value) - expected).abs() < 1e-5, "{entry}: {value}");
         }
-        assert!(
-            (code_rms(&values) - entry["rms"].as_f64().unwrap()).abs() < 1e-6,
-            "{entry}"
-        );
+        assert!((code_rms(&values) - entry["rms"].as_f64().unwrap()).abs() < 1e-6, "{entry}");
         if let Some(sha) = entry["sha256_le_f32"].as_str() {
             assert_eq!(sha256(&values), sha, "{code} L={}", entry["L"]);
         }
@@ -64,18 +50,10 @@ fn packed_blocks() {
         let code = entry["code"].as_str().unwrap().parse().unwrap();
         let (l, k) = (int(&entry["L"]) as u32, int(&entry["k"]) as u32);
         let trellis = Trellis::new(code, l, k, int(&entry["T"])).unwrap();
-        let states: Vec<u16> = entry["states"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|s| int(s) as u16)
-            .collect();
-        let expected: Vec<u32> = entry["words"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|w| int(w) as u32)
-            .collect();
+        let states: Vec<u16> =
+            entry["states"].as_array().unwrap().iter().map(|s| int(s) as u16).collect();
+        let expected: Vec<u32> =
+            entry["words"].as_array().unwrap().iter().map(|w| int(w) as u32).collect();
         let blocks = states.chunks_exact(trellis.block_len());
         let mut decoded = Vec::new();
         for (states, expected) in blocks.zip(expected.chunks_exact(trellis.words_per_block())) {
@@ -97,9 +75,6 @@ fn packed_blocks() {
         for (&value, expected) in row.iter().zip(floats(&entry["decoded_first8"])) {
             assert_eq!(value, expected as f32);
         }
-        assert_eq!(
-            sha256(&row),
-            entry["decoded_sha256_le_f32"].as_str().unwrap()
-        );
+        assert_eq!(sha256(&row), entry["decoded_sha256_le_f32"].as_str().unwrap());
     }
 }

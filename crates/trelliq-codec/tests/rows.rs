@@ -11,10 +11,7 @@ fn trellis(bits: u32) -> Trellis {
 }
 
 fn encode(rule: ScaleRule, weights: &[f32], cols: usize) -> EncodedRows {
-    RowCodec::new(trellis(3), rule, 2)
-        .unwrap()
-        .encode(weights, cols, &|_| {})
-        .unwrap()
+    RowCodec::new(trellis(3), rule, 2).unwrap().encode(weights, cols, &|_| {}).unwrap()
 }
 
 #[test]
@@ -64,11 +61,8 @@ fn refit_makes_zero_rows_zero_and_grid_never_loses() {
     assert!(zero.reconstruction.iter().all(|w| *w == 0.0));
     let weights = gaussian(16 * 128, 4);
     let error = |rule| encode(rule, &weights, 128).squared_error;
-    let (baseline, tuned, grid) = (
-        error(ScaleRule::Baseline),
-        error(ScaleRule::Tuned),
-        error(ScaleRule::Grid),
-    );
+    let (baseline, tuned, grid) =
+        (error(ScaleRule::Baseline), error(ScaleRule::Tuned), error(ScaleRule::Grid));
     assert!(grid.iter().zip(&tuned).all(|(g, t)| g <= t));
     assert!(tuned.iter().sum::<f64>() < baseline.iter().sum::<f64>());
 }
@@ -86,10 +80,7 @@ fn thread_count_does_not_change_the_result() {
     let results: Vec<EncodedRows> = [1, 2, 5]
         .into_iter()
         .map(|threads| {
-            let pool = rayon::ThreadPoolBuilder::new()
-                .num_threads(threads)
-                .build()
-                .unwrap();
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| encode(ScaleRule::Grid, &weights, 192))
         })
         .collect();
@@ -132,10 +123,7 @@ fn interleaved_layout_both_ways() {
     ));
     assert!(matches!(
         interleave(&trellis, &codes, rows, 768),
-        Err(CodecError::RowLen {
-            cols: 768,
-            block_len: 512
-        })
+        Err(CodecError::RowLen { cols: 768, block_len: 512 })
     ));
     assert!(matches!(
         deinterleave(&trellis, &codes[1..], rows, cols),
@@ -162,11 +150,7 @@ fn block_length_suits_the_width() {
         (1000, 3, None),
         (0, 3, None),
     ] {
-        assert_eq!(
-            Trellis::choose_block_len(cols, bits),
-            expected,
-            "{cols} at K={bits}"
-        );
+        assert_eq!(Trellis::choose_block_len(cols, bits), expected, "{cols} at K={bits}");
     }
 }
 
@@ -175,43 +159,15 @@ fn bad_parameters_are_named() {
     let new = |l, k, t| Trellis::new(Code::OneMad, l, k, t).unwrap_err();
     assert_eq!(new(3, 1, 32), CodecError::StateBits(3));
     assert_eq!(new(17, 1, 32), CodecError::StateBits(17));
-    assert_eq!(
-        new(12, 0, 32),
-        CodecError::Bits {
-            bits: 0,
-            state_bits: 12
-        }
-    );
-    assert_eq!(
-        new(12, 9, 32),
-        CodecError::Bits {
-            bits: 9,
-            state_bits: 12
-        }
-    );
-    assert_eq!(
-        new(4, 4, 32),
-        CodecError::Bits {
-            bits: 4,
-            state_bits: 4
-        }
-    );
-    let block = |block_len, bits, state_bits| CodecError::BlockLen {
-        block_len,
-        bits,
-        state_bits,
-    };
+    assert_eq!(new(12, 0, 32), CodecError::Bits { bits: 0, state_bits: 12 });
+    assert_eq!(new(12, 9, 32), CodecError::Bits { bits: 9, state_bits: 12 });
+    assert_eq!(new(4, 4, 32), CodecError::Bits { bits: 4, state_bits: 4 });
+    let block = |block_len, bits, state_bits| CodecError::BlockLen { block_len, bits, state_bits };
     assert_eq!(new(12, 3, 33), block(33, 3, 12));
     assert_eq!(new(12, 3, 0), block(0, 3, 12));
     assert_eq!(new(12, 8, usize::MAX), block(usize::MAX, 8, 12));
-    assert_eq!(
-        "2mad".parse::<Code>(),
-        Err(CodecError::UnknownCode("2mad".into()))
-    );
-    assert_eq!(
-        BlockEncoder::new(trellis(3), 1).unwrap_err(),
-        CodecError::Passes(1)
-    );
+    assert_eq!("2mad".parse::<Code>(), Err(CodecError::UnknownCode("2mad".into())));
+    assert_eq!(BlockEncoder::new(trellis(3), 1).unwrap_err(), CodecError::Passes(1));
 }
 
 #[test]
@@ -220,33 +176,15 @@ fn bad_weights_are_named() {
     let mut weights = gaussian(4 * 64, 1);
     weights[130] = f32::INFINITY;
     let error = codec.encode(&weights, 64, &|_| {}).unwrap_err();
-    assert_eq!(
-        error,
-        CodecError::NonFinite {
-            index: 130,
-            value: f32::INFINITY
-        }
-    );
+    assert_eq!(error, CodecError::NonFinite { index: 130, value: f32::INFINITY });
     weights[130] = 1.0;
-    assert!(matches!(
-        codec.encode(&weights, 96, &|_| {}),
-        Err(CodecError::RowLen { .. })
-    ));
-    assert!(matches!(
-        codec.encode(&weights[1..], 64, &|_| {}),
-        Err(CodecError::Length { .. })
-    ));
+    assert!(matches!(codec.encode(&weights, 96, &|_| {}), Err(CodecError::RowLen { .. })));
+    assert!(matches!(codec.encode(&weights[1..], 64, &|_| {}), Err(CodecError::Length { .. })));
     weights[64..128].fill(1e6);
     let error = codec.encode(&weights, 64, &|_| {}).unwrap_err();
-    assert!(
-        matches!(error, CodecError::ScaleOverflow { row: 1, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, CodecError::ScaleOverflow { row: 1, .. }), "{error}");
     let mut states = vec![0; 63];
-    let error = codec
-        .block_encoder()
-        .encode(&weights[..64], &mut states)
-        .unwrap_err();
+    let error = codec.block_encoder().encode(&weights[..64], &mut states).unwrap_err();
     assert!(matches!(error, CodecError::Length { what: "states", .. }));
 }
 

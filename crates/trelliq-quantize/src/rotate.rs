@@ -130,7 +130,7 @@ mod tests {
     fn hadamard(dim: usize, block: usize) -> Vec<Vec<f64>> {
         let entry = |i: usize, j: usize| {
             let sign =
-                if (i % block & j % block).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
+                if ((i % block) & (j % block)).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
             if i / block == j / block { sign / (block as f64).sqrt() } else { 0.0 }
         };
         (0..dim).map(|i| (0..dim).map(|j| entry(i, j)).collect()).collect()

@@ -29,8 +29,7 @@ pub fn runtime_options(
     base: &RuntimeOptions,
 ) -> Result<RuntimeOptions, ConfigError> {
     let base = &base.kernel;
-    let mut runtime = RuntimeOptions::default();
-    runtime.kernel = KernelOptions {
+    let kernel = KernelOptions {
         numerics: match config.value(NUMERICS) {
             None => base.numerics,
             Some("fast") => Numerics::Fast,
@@ -47,9 +46,8 @@ pub fn runtime_options(
         },
         expand_from: config.number(EXPAND_FROM, base.expand_from)?,
         memory_ceiling: config.number(MEMORY_CEILING, base.memory_ceiling)?,
-        ..base.clone()
     };
-    Ok(runtime)
+    Ok(RuntimeOptions { kernel })
 }
 
 const ISAS: &str = "`scalar`, `baseline`, `avx2` or `avx512`, one that this machine has";

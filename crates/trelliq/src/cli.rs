@@ -1,6 +1,8 @@
 //! The command line as a whole; what belongs to one command stands in its own file.
 
-use crate::commands::{completions, decode, eval, inspect, quantize, run, serve, validate};
+use crate::commands::{
+    completions, decode, eval, hessian, inspect, quantize, run, serve, validate,
+};
 use clap::{ArgAction, Parser, Subcommand};
 use std::num::NonZeroUsize;
 
@@ -25,6 +27,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Quantize(quantize::Args),
+    Hessian(hessian::Args),
     Inspect(inspect::Args),
     Run(run::Args),
     Serve(serve::Args),

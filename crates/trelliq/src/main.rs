@@ -34,6 +34,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     }
     match cli.command {
         Command::Quantize(args) => commands::quantize::run(args),
+        Command::Hessian(args) => commands::hessian::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Serve(args) => commands::serve::run(args),

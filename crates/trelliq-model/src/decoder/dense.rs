@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 /// Output rows of one task of a product with one row of activations.
 const VECTOR_ROWS: usize = 32;
+/// Rows of activations up to which each is multiplied as if it were alone.
+const FEW_ROWS: usize = 16;
 /// Output rows of one task of a product with several: what is widened to f32 at a time.
 const MATRIX_ROWS: usize = 128;
 /// Elements of a half-precision row that are widened at a time.
@@ -117,7 +119,40 @@ impl DenseWeight {
         match m {
             0 => {}
             1 => self.vector_product(x, y),
+            2..=FEW_ROWS => self.few_vectors_product(x, m, y),
             _ => self.matrix_product(x, m, y),
+        }
+    }
+
+    /// The products of several rows of x, each to the last bit what
+    /// [`vector_product`](Self::vector_product) makes of it alone, while a row of W is in cache: what
+    /// a sequence generates does not depend on how many others share its steps.
+    fn few_vectors_product(&self, x: &[f32], m: usize, y: &mut [f32]) {
+        let width = y.len() / m;
+        // `[rows used, m]`, so that every task writes its own part.
+        let mut by_row = vec![0f32; y.len()];
+        by_row.par_chunks_mut(VECTOR_ROWS * m).enumerate().for_each(|(task, part)| {
+            let mut buffer = vec![0f32; self.cols];
+            for (i, out) in part.chunks_exact_mut(m).enumerate() {
+                let row = task * VECTOR_ROWS + i;
+                let elements = self.elements(row..row + 1);
+                let (weights, piece) = match elements {
+                    Elements::F32(weights) => (weights, self.cols),
+                    _ => {
+                        widen(&elements, &mut buffer);
+                        (buffer.as_slice(), WIDEN)
+                    }
+                };
+                for (out, x) in out.iter_mut().zip(x.chunks_exact(self.cols)) {
+                    let pieces = weights.chunks(piece).zip(x.chunks(piece));
+                    *out = pieces.map(|(w, x)| dot(w, x)).sum();
+                }
+            }
+        });
+        for (index, y) in y.chunks_exact_mut(width).enumerate() {
+            for (y, row) in y.iter_mut().zip(by_row.chunks_exact(m)) {
+                *y = row[index];
+            }
         }
     }
 
@@ -260,7 +295,7 @@ mod tests {
             let map = mapped(&bytes, skip);
             let weight =
                 DenseWeight::mapped(&map, skip..skip + bytes.len(), dtype, rows, cols).unwrap();
-            for m in [1, 2, 9] {
+            for m in [1, 2, 9, 19] {
                 let x = values(m * cols, 0.11);
                 let mut y = vec![0.0; m * rows];
                 weight.product(&x, m, &mut y);
@@ -275,6 +310,29 @@ mod tests {
             let mut row = vec![0.0; cols];
             weight.row(299, &mut row);
             assert!((0..cols).all(|c| f64::from(row[c]) == rounded(w[299 * cols + c], dtype)));
+        }
+    }
+
+    #[test]
+    fn a_row_among_few_is_to_the_bit_what_it_is_alone() {
+        let (rows, cols) = (70, 1100);
+        let w = values(rows * cols, 0.37);
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            let bytes = stored(&w, dtype);
+            let map = mapped(&bytes, 0);
+            let weight = DenseWeight::mapped(&map, 0..bytes.len(), dtype, rows, cols).unwrap();
+            let x = values(FEW_ROWS * cols, 0.11);
+            for used in [rows, 33] {
+                let mut alone = vec![0.0; FEW_ROWS * used];
+                for (x, y) in x.chunks_exact(cols).zip(alone.chunks_exact_mut(used)) {
+                    weight.product(x, 1, y);
+                }
+                for m in [2, 5, FEW_ROWS] {
+                    let mut together = vec![0.0; m * used];
+                    weight.product(&x[..m * cols], m, &mut together);
+                    assert_eq!(together, alone[..m * used], "{dtype:?} {m}");
+                }
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use super::params::{Format, Params, constraint};
 use super::prompt::{chat_prompt, read_messages};
 use super::state::{App, unix_time};
 use super::tools::{CallFinder, Part, Tool, ToolCall, ToolChoice};
-use super::{json_response, logprobs, new_id, read_json};
+use super::{json_response, logprobs, new_id, off_thread, read_json};
 use crate::engine::{Event, Finish, TokenLogprobs};
 use async_stream::try_stream;
 use axum::body::Body;
@@ -38,7 +38,7 @@ pub async fn create(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let body = read_json(&app, request).await?;
-    let chat = submit(app, &body)?;
+    let chat = off_thread(move || submit(app, &body)).await?;
     if chat.params.stream { Ok(stream(chat)) } else { answer(chat).await }
 }
 

@@ -6,7 +6,7 @@ use super::fields::Fields;
 use super::params::{Format, Params, constraint};
 use super::state::{App, unix_time};
 use super::tools::ToolChoice;
-use super::{json_response, logprobs, new_id, read_json};
+use super::{json_response, logprobs, new_id, off_thread, read_json};
 use crate::engine::{Event, Finish, TokenLogprobs};
 use async_stream::try_stream;
 use axum::body::Body;
@@ -39,7 +39,7 @@ pub async fn create(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let body = read_json(&app, request).await?;
-    let completion = submit(app, &body)?;
+    let completion = off_thread(move || submit(app, &body)).await?;
     if completion.params.stream { Ok(stream(completion)) } else { answer(completion).await }
 }
 
@@ -124,10 +124,10 @@ fn stream(mut completion: Completion) -> Response {
         let n = completion.params.n;
         let mut open = completion.events.len() * n;
         let mut offsets: Vec<usize> = vec![0; open];
-        for index in 0..open {
+        for (index, offset) in offsets.iter_mut().enumerate() {
             let echo = completion.echoes[index / n].clone();
             if !echo.is_empty() {
-                offsets[index] = echo.chars().count();
+                *offset = echo.chars().count();
                 yield data(&completion.chunk(index, &echo, &[], 0, None));
             }
         }

@@ -24,6 +24,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use trelliq_config::Config;
 
 /// The routes under `/v1`.
 pub fn routes() -> Router<Arc<App>> {
@@ -87,6 +88,17 @@ pub(crate) async fn read_json(app: &App, request: Request<Body>) -> Result<Value
         ApiError::bad_request(format!("the body is not valid JSON: {error}"))
             .with_code("invalid_json")
     })
+}
+
+/// Runs what may take long (tokenizing a large prompt, compiling a schema) off the threads that serve
+/// connections, under the same snapshot and span.
+pub(crate) async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let span = tracing::Span::current();
+    let work = Config::carry(move || span.in_scope(work));
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| ApiError::internal("the request could not be prepared"))?
 }
 
 pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// id -> (number of the put, time it expires in milliseconds since the Unix epoch, JSON).
 const ENTRIES: TableDefinition<&str, (u64, u64, &[u8])> = TableDefinition::new("responses.1");
 
+/// A row of the table, as [`ENTRIES`] describes it.
+type Row<'a> = (u64, u64, &'a [u8]);
+
 #[derive(Debug)]
 struct State {
     index: Index,
@@ -81,11 +84,7 @@ impl<C: Clock> DurableStore<C> {
     }
 
     /// One transaction: adds an entry, removes others.
-    fn write(
-        &self,
-        put: Option<(&str, (u64, u64, &[u8]))>,
-        gone: &[String],
-    ) -> Result<(), StoreError> {
+    fn write(&self, put: Option<(&str, Row)>, gone: &[String]) -> Result<(), StoreError> {
         if put.is_none() && gone.is_empty() {
             return Ok(());
         }

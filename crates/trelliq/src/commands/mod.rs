@@ -3,6 +3,7 @@
 pub mod completions;
 pub mod decode;
 pub mod eval;
+pub mod hessian;
 pub mod inspect;
 pub mod quantize;
 pub mod run;

@@ -13,7 +13,7 @@ use super::params::{Format, Params, constraint};
 use super::prompt::{chat_prompt, read_messages};
 use super::state::{App, unix_time};
 use super::tools::{CallFinder, Tool, ToolChoice};
-use super::{json_response, new_id, read_json};
+use super::{json_response, new_id, off_thread, read_json};
 use crate::engine::{Event, Finish};
 use crate::store::Entry;
 use async_stream::try_stream;
@@ -47,7 +47,8 @@ pub async fn create(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let body = read_json(&app, request).await?;
-    let pending = submit(app, &body).await?;
+    let resolved = resolve_request(&app, &Fields::new(&body, "")?).await?;
+    let pending = off_thread(move || submit(app, &body, resolved)).await?;
     if pending.stream { Ok(stream(pending)) } else { answer(pending).await }
 }
 
@@ -93,10 +94,9 @@ async fn resolve_request(app: &Arc<App>, fields: &Fields<'_>) -> Result<Resolved
     })
 }
 
-async fn submit(app: Arc<App>, body: &Value) -> Result<Pending, ApiError> {
+fn submit(app: Arc<App>, body: &Value, resolved: Resolved) -> Result<Pending, ApiError> {
     let fields = Fields::new(body, "")?;
     app.check_model(&fields)?;
-    let resolved = resolve_request(&app, &fields).await?;
     let messages = to_messages(&resolved.input, resolved.instructions.as_deref())?;
     let messages = read_messages(&messages, "input")?;
     let params = Params::read(&fields, &["max_output_tokens"])?;
