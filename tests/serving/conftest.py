@@ -14,7 +14,7 @@ class Server:
     """A running `trelliq serve`, known by the line that it prints when it is ready."""
 
     def __init__(self, model, *options):
-        binary = os.environ["TRELLIQ_BINARY"]
+        binary = os.environ["BINARY_UNDER_TEST"]
         command = [binary, "serve", str(model), "--port", "0", "--name", "tiny", "--max-batch", "4",
                    "--context", "1024", "--prefix-cache", "16", "--kv-memory", "256", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -39,7 +39,7 @@ class Server:
 def model(tmp_path_factory):
     """The tiny model, packed."""
     packed = tmp_path_factory.mktemp("models") / "tiny-4bit"
-    command = [os.environ["TRELLIQ_BINARY"], "quantize", str(ROOT / "tests/models/tiny"), str(packed), "--bits", "4"]
+    command = [os.environ["BINARY_UNDER_TEST"], "quantize", str(ROOT / "tests/models/tiny"), str(packed), "--bits", "4"]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return packed
 

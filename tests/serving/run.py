@@ -52,7 +52,7 @@ def main() -> int:
     if python is None:
         return 0
     command = [str(python), "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(Path(__file__).parent), *rest]
-    return subprocess.call(command, env={**os.environ, "TRELLIQ_BINARY": str(binary.resolve())})
+    return subprocess.call(command, env={**os.environ, "BINARY_UNDER_TEST": str(binary.resolve())})
 
 
 if __name__ == "__main__":

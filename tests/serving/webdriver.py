@@ -25,7 +25,7 @@ class Browser:
             ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         for line in self.driver.stdout:
-            if "on port" in line:
+            if "successfully on port" in line:
                 self.base = f"http://127.0.0.1:{line.rstrip().rstrip('.').split()[-1]}"
                 break
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

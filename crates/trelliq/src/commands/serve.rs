@@ -153,39 +153,66 @@ pub fn run(args: Args) -> Result<()> {
 async fn listen(args: &Args, app: Arc<App>, address: SocketAddr) -> Result<()> {
     let bound = Bound::new(address).await;
     let bound = bound.with_context(|| format!("cannot listen on {address}"))?;
+    let ending = asked_to_end()?;
     // The first line of standard output, for programs that start this one on port 0.
     println!("listening on http://{}", bound.address);
     let reloading = Arc::clone(&app);
     let again = args.clone_settings();
     tokio::spawn(async move { reload_on_hangup(&reloading, &again).await });
-    serve(bound, app, asked_to_end(), Duration::from_secs(args.grace)).await;
+    serve(bound, app, ending, Duration::from_secs(args.grace)).await;
     Ok(())
 }
 
-/// Ctrl-C or SIGTERM; another Ctrl-C ends the process at once.
-async fn asked_to_end() {
-    #[cfg(unix)]
-    let terminate = async {
-        use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => {
-                signal.recv().await;
-            }
-            Err(_) => std::future::pending().await,
-        }
-    };
-    #[cfg(not(unix))]
-    let terminate = std::future::pending::<()>();
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminate => {}
-    }
-    eprintln!("ending: running answers may finish");
-    tokio::spawn(async {
-        if tokio::signal::ctrl_c().await.is_ok() {
+/// Ctrl-C or SIGTERM; another Ctrl-C ends the process at once. Signals are caught from the call on,
+/// not only once the future is awaited.
+fn asked_to_end() -> Result<impl Future<Output = ()>> {
+    let mut signals = Signals::new().context("cannot listen for signals")?;
+    Ok(async move {
+        signals.next().await;
+        eprintln!("ending: running answers may finish");
+        tokio::spawn(async move {
+            signals.next().await;
             std::process::exit(130);
+        });
+    })
+}
+
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
         }
-    });
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 /// What a configuration is read from.
