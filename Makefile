@@ -9,7 +9,7 @@ MODEL := models/smollm2.gguf
 TEXT := models/britannica.txt
 FUZZ_TARGETS := packed_reader config gguf
 
-.PHONY: help setup release demo test test-gpu bench eval-table fmt lint fuzz clean-models
+.PHONY: help setup release demo test test-gpu test-serving bench eval-table fmt lint fuzz clean-models
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -46,6 +46,9 @@ test-gpu: ## Run the tests of the NVIDIA backend; without a GPU each says that i
 	else \
 		set -x; $(CARGO) test --locked --package trelliq-kernels --test cuda -- --nocapture; \
 	fi
+
+test-serving: release ## Test the server with the openai package and, where Chromium is installed, the page
+	$(PYTHON) tests/serving/run.py --trelliq $(TRELLIQ)
 
 bench: $(MODEL) release ## Time encoder, kernels and a 3-bit run on SmolLM2; check the memory that `run` takes
 	$(CARGO) bench --locked --package trelliq-codec --package trelliq-kernels
