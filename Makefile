@@ -27,8 +27,8 @@ $(TEXT):
 release:
 	$(CARGO) build --release --locked --package trelliq
 
-demo: setup release ## Quantize SmolLM2-135M to 4 bits, look at it, measure it, ask it something
-	$(TRELLIQ) quantize $(MODEL) models/demo-4bit --bits 4
+demo: setup release ## Quantize SmolLM2-135M to 4 bits (its embedding to 8), look at it, measure it, ask it something
+	$(TRELLIQ) quantize $(MODEL) models/demo-4bit --bits 4 --embed-bits 8
 	$(TRELLIQ) inspect models/demo-4bit
 	$(TRELLIQ) eval models/demo-4bit --reference $(MODEL) --text $(TEXT) --windows 4
 	$(TRELLIQ) run models/demo-4bit "What is the capital of France?" --max-tokens 80
