@@ -1,5 +1,6 @@
 //! One tensor from weights to codes.
 
+use crate::channels::{add_column_energy, input_scales, output_scales};
 use crate::check::CHUNK;
 use crate::factor::Factor;
 use crate::feedback::{Coded, code_with_feedback};
@@ -7,7 +8,7 @@ use crate::hessian::HessianFile;
 use crate::manifest::{FeedbackReport, LayerReport, ScaleReport};
 use crate::plan::LayerPlan;
 use crate::refit::{proxy_loss, refit_scales};
-use crate::rotate::{input_group, rotate_hessian, rotate_weight, signs};
+use crate::rotate::{input_group, rotate_hessian, rotate_weight, sharing_input, signs};
 use crate::{Event, Progress, QuantizeError, QuantizeOptions};
 use half::f16;
 use trelliq_codec::{EncodedRows, RowCodec};
@@ -38,17 +39,23 @@ pub(crate) fn encode_layer(
     let tensor = plan.tensor();
     let mut weight = source.read_f32(&tensor)?;
     source.release(&tensor);
-    let rotation = rotation(plan, options.seed).map_err(QuantizeError::kernel(&tensor))?;
+    let hessian = match (hessians, plan.quantization.axis) {
+        (Some(file), Axis::Out) => file.hessian(&plan.path, plan.in_features)?,
+        _ => None,
+    };
+    let scales = match &hessian {
+        Some(hessian) if options.channel_scales && plan.quantization.rotation.is_some() => {
+            Some(channel_scales(source, plan, &weight, hessian)?)
+        }
+        _ => None,
+    };
+    let rotation = rotation(plan, options.seed, scales).map_err(QuantizeError::kernel(&tensor))?;
     if let Some(rotation) = &rotation {
         rotate_weight(&mut weight, rotation);
     }
     let codec = RowCodec::new(plan.quantization.trellis, options.scale_rule, options.passes)
         .map_err(QuantizeError::codec(&tensor))?;
     let energy: f64 = weight.iter().map(|&w| f64::from(w) * f64::from(w)).sum();
-    let hessian = match (hessians, plan.quantization.axis) {
-        (Some(file), Axis::Out) => file.hessian(&plan.path, plan.in_features)?,
-        _ => None,
-    };
     let coded = match hessian {
         Some(hessian) => {
             with_feedback(plan, options, weight, hessian, rotation.as_ref(), &codec, progress)?
@@ -145,15 +152,48 @@ fn refitted(errors: &mut Vec<f32>, coded: &Coded, hessian: &[f64], codec: &RowCo
     scales
 }
 
-fn rotation(plan: &LayerPlan, seed: u64) -> Result<Option<Rotation>, trelliq_kernels::KernelError> {
+/// Scales of inputs and outputs. Layers that share an input share its scales.
+fn channel_scales(
+    source: &ModelSource,
+    plan: &LayerPlan,
+    weight: &[f32],
+    hessian: &[f64],
+) -> Result<(Vec<f32>, Vec<f32>), QuantizeError> {
+    let dim = plan.in_features;
+    let mut energy = vec![0.0; dim];
+    for path in sharing_input(&plan.path) {
+        let tensor = format!("{path}.weight");
+        if source.info(&tensor).is_some_and(|info| info.shape.get(1) == Some(&dim)) {
+            if path == plan.path {
+                add_column_energy(weight, &mut energy)
+            } else {
+                add_column_energy(&source.read_f32(&tensor)?, &mut energy)
+            }
+        }
+    }
+    let power: Vec<f64> = (0..dim).map(|i| hessian[i * dim + i]).collect();
+    let inputs = input_scales(&energy, &power);
+    let outputs = output_scales(weight, &inputs);
+    Ok((inputs, outputs))
+}
+
+fn rotation(
+    plan: &LayerPlan,
+    seed: u64,
+    scales: Option<(Vec<f32>, Vec<f32>)>,
+) -> Result<Option<Rotation>, trelliq_kernels::KernelError> {
     plan.quantization
         .rotation
         .map(|blocks| {
-            let su = signs(seed, &format!("{}:in", input_group(&plan.path)), plan.in_features);
-            let sv = match blocks.output {
+            let mut su = signs(seed, &format!("{}:in", input_group(&plan.path)), plan.in_features);
+            let mut sv = match blocks.output {
                 1 => vec![1.0; plan.out_features],
                 _ => signs(seed, &format!("{}:out", plan.path), plan.out_features),
             };
+            if let Some((inputs, outputs)) = scales {
+                su.iter_mut().zip(inputs).for_each(|(s, scale)| *s *= scale);
+                sv.iter_mut().zip(outputs).for_each(|(s, scale)| *s *= scale);
+            }
             Rotation::new(blocks.input, blocks.output, su, sv)
         })
         .transpose()

@@ -2,6 +2,7 @@
 //! pipeline that can be killed at any moment and continued.
 
 mod assemble;
+mod channels;
 mod check;
 mod decode;
 mod encode;

@@ -47,6 +47,8 @@ pub struct QuantizeOptions {
     pub damping: f64,
     /// Input channels that are coded before their errors are fed on: 1 is best, more is faster.
     pub feedback_block: usize,
+    /// Whether rotated channels are scaled before they are rotated, where there is a Hessian.
+    pub channel_scales: bool,
     /// Seed of the rotations' signs.
     pub seed: u64,
     /// Bytes of tensors past which the output is sharded.
@@ -75,6 +77,7 @@ impl Default for QuantizeOptions {
             hessians: None,
             damping: 0.05,
             feedback_block: 1,
+            channel_scales: true,
             seed: 0,
             max_shard_bytes: 5_000_000_000,
             resume: true,
@@ -102,6 +105,7 @@ pub struct RecordedOptions {
     pub calibration_sha256: Option<String>,
     pub damping: f64,
     pub feedback_block: usize,
+    pub channel_scales: bool,
     pub seed: u64,
     pub max_shard_bytes: u64,
 }
@@ -129,6 +133,7 @@ impl RecordedOptions {
             calibration_sha256,
             damping: options.damping,
             feedback_block: options.feedback_block,
+            channel_scales: options.channel_scales,
             seed: options.seed,
             max_shard_bytes: options.max_shard_bytes,
         }

@@ -41,6 +41,17 @@ pub(crate) fn input_group(path: &str) -> String {
     format!("{parent}.{group}")
 }
 
+/// The layers that read the input of the layer at `path`, itself among them.
+pub(crate) fn sharing_input(path: &str) -> Vec<String> {
+    let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let names: &[&str] = match name {
+        "q_proj" | "k_proj" | "v_proj" => &["q_proj", "k_proj", "v_proj"],
+        "gate_proj" | "up_proj" => &["gate_proj", "up_proj"],
+        _ => return vec![path.to_owned()],
+    };
+    names.iter().map(|name| format!("{parent}.{name}")).collect()
+}
+
 /// Turns `weight`, `[out, in]`, into its rotated form in place, in parallel.
 pub(crate) fn rotate_weight(weight: &mut [f32], rotation: &Rotation) {
     let in_features = rotation.su().len();

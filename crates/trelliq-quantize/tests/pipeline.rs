@@ -378,24 +378,50 @@ fn feedback_lowers_the_error_of_outputs_with_any_number_of_threads() {
         results.push(out);
     }
     assert_eq!(files(&results[0]), files(&results[1]));
-    // Error of the layers' outputs on the calibration inputs: tr(E H E^T), in f64.
     let file = HessianFile::open(&hessians).unwrap();
-    let loss = |out: &Path, path: &str| {
-        let packed = ModelSource::open_path(out).unwrap();
-        let original = source().read_f32(&format!("{path}.weight")).unwrap();
-        let decoded = weight(&packed, path, Numerics::Fast);
-        let dim = source().info(&format!("{path}.weight")).unwrap().shape[1];
-        let h = file.hessian(path, dim).unwrap().unwrap();
-        let errors: Vec<f64> =
-            original.iter().zip(&decoded).map(|(a, b)| f64::from(a - b)).collect();
-        let row = |e: &[f64]| -> f64 {
-            (0..dim).map(|i| e[i] * (0..dim).map(|j| h[i * dim + j] * e[j]).sum::<f64>()).sum()
-        };
-        errors.chunks_exact(dim).map(row).sum::<f64>()
-    };
     for name in ["self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj"] {
         let path = format!("model.layers.1.{name}");
-        let (before, after) = (loss(&plain, &path), loss(&results[0], &path));
+        let (before, after) = (loss(&file, &plain, &path), loss(&file, &results[0], &path));
         assert!(after < 0.7 * before, "{path}: {after} against {before}");
     }
+}
+
+#[test]
+fn channel_scales_lower_the_error_of_outputs() {
+    let directory = tempfile::tempdir().unwrap();
+    let hessians = directory.path().join("h.safetensors");
+    calibrate(&hessians);
+    let file = HessianFile::open(&hessians).unwrap();
+    let options = QuantizeOptions { hessians: Some(hessians.clone()), ..options() };
+    let [with, without] = [true, false].map(|channel_scales| {
+        let out = directory.path().join(channel_scales.to_string());
+        run(&source(), &out, &QuantizeOptions { channel_scales, ..options.clone() });
+        out
+    });
+    let ratios =
+        ["self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj"].map(|name| {
+            let path = format!("model.layers.1.{name}");
+            loss(&file, &with, &path) / loss(&file, &without, &path)
+        });
+    assert!(ratios.iter().sum::<f64>() / 4.0 < 0.97, "{ratios:?}");
+    // Layers that read one input share its scales.
+    let packed = ModelSource::open_path(&with).unwrap();
+    let su = |name: &str| packed.read_f32(&format!("model.layers.1.{name}.su")).unwrap();
+    assert_eq!(su("self_attn.q_proj"), su("self_attn.v_proj"));
+    assert_eq!(su("mlp.gate_proj"), su("mlp.up_proj"));
+    assert!(su("mlp.up_proj").iter().any(|s| s.abs() != 1.0));
+}
+
+/// Error of a layer's outputs on the calibration inputs: tr(E H E^T), in f64.
+fn loss(file: &HessianFile, out: &Path, path: &str) -> f64 {
+    let packed = ModelSource::open_path(out).unwrap();
+    let original = source().read_f32(&format!("{path}.weight")).unwrap();
+    let decoded = weight(&packed, path, Numerics::Fast);
+    let dim = source().info(&format!("{path}.weight")).unwrap().shape[1];
+    let h = file.hessian(path, dim).unwrap().unwrap();
+    let errors: Vec<f64> = original.iter().zip(&decoded).map(|(a, b)| f64::from(a - b)).collect();
+    let row = |e: &[f64]| -> f64 {
+        (0..dim).map(|i| e[i] * (0..dim).map(|j| h[i * dim + j] * e[j]).sum::<f64>()).sum()
+    };
+    errors.chunks_exact(dim).map(row).sum::<f64>()
 }

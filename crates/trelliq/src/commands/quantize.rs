@@ -89,6 +89,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value = "1")]
     feedback_block: NonZeroUsize,
 
+    /// Scale channels before they are rotated, by their energy and their input's power; needs Hessians
+    #[arg(long, value_name = "SWITCH", default_value = "on")]
+    channel_scales: Switch,
+
     /// Seed of the rotations' signs
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -188,6 +192,7 @@ impl Args {
             hessians: self.hessians.clone(),
             damping: self.damping,
             feedback_block: self.feedback_block.get(),
+            channel_scales: self.channel_scales == Switch::On,
             seed: self.seed,
             max_shard_bytes: self.max_shard_size,
             resume: self.resume == Switch::On,
