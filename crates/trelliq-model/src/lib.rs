@@ -15,8 +15,8 @@ pub use config::{
     Activation, AttentionConfig, ConfigError, Family, ModelConfig, Rope, RopeScaling,
 };
 pub use decoder::{
-    KvCache, LayerInput, LoadOptions, Logits, Model, ModelError, Observer, RuntimeOptions,
-    SequenceStep,
+    GradientObserver, KvCache, LayerInput, LinearGradient, LinearSite, LoadOptions, Logits, Model,
+    ModelError, Observer, RuntimeOptions, SequenceStep,
 };
 pub use generate::{
     FinishReason, GenerateError, GenerateOptions, GenerateStats, Generation, TokenEvent, generate,

@@ -72,7 +72,7 @@ impl SamplingOptions {
 /// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): `s += 0x9E3779B97F4A7C15`, then two xor-shift
 /// multiplies of s. The same on every platform.
 #[derive(Debug, Clone)]
-struct SplitMix64(u64);
+pub(crate) struct SplitMix64(pub u64);
 
 impl SplitMix64 {
     fn next(&mut self) -> u64 {
@@ -83,7 +83,7 @@ impl SplitMix64 {
     }
 
     /// Uniform in 0..1, from the upper 53 bits.
-    fn uniform(&mut self) -> f64 {
+    pub fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    fn visible(&self, position: usize) -> Range<usize> {
+    pub fn visible(&self, position: usize) -> Range<usize> {
         let first = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
         first..position + 1
     }

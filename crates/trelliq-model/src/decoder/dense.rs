@@ -1,6 +1,6 @@
 //! Dense weights in the dtype of their source, and products with them in f32.
 
-use super::ops::{Block, Rows, dot, matmul_nt_raw};
+use super::ops::{Block, Rows, add_matmul_nn, dot, matmul_nt_raw};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use memmap2::Mmap;
@@ -14,6 +14,8 @@ const VECTOR_ROWS: usize = 32;
 const FEW_ROWS: usize = 16;
 /// Output rows of one task of a product with several: what is widened to f32 at a time.
 const MATRIX_ROWS: usize = 128;
+/// Rows of gradients of one task of a transposed product.
+const BACK_ROWS: usize = 64;
 /// Elements of a half-precision row that are widened at a time.
 const WIDEN: usize = 512;
 
@@ -154,6 +156,36 @@ impl DenseWeight {
                 *y = row[index];
             }
         }
+    }
+
+    /// `x = g W` with the first `g.len() / m` rows of W; g: `[m, rows used]`, x: `[m, cols]`.
+    pub fn product_transposed(&self, g: &[f32], m: usize) -> Vec<f32> {
+        let width = g.len() / m;
+        assert!(width <= self.rows && g.len() == m * width);
+        let mut x = vec![0f32; m * self.cols];
+        let parts = x.par_chunks_mut(BACK_ROWS * self.cols).zip(g.par_chunks(BACK_ROWS * width));
+        parts.for_each_init(Vec::new, |buffer, (x, g)| {
+            for start in (0..width).step_by(MATRIX_ROWS) {
+                let rows = start..width.min(start + MATRIX_ROWS);
+                let elements = self.elements(rows.clone());
+                let weights = match elements {
+                    Elements::F32(weights) => weights,
+                    _ => {
+                        buffer.resize(rows.len() * self.cols, 0.0);
+                        widen(&elements, buffer);
+                        buffer.as_slice()
+                    }
+                };
+                let g = Rows {
+                    data: &g[start..],
+                    rows: g.len() / width,
+                    cols: rows.len(),
+                    stride: width,
+                };
+                add_matmul_nn(g, Rows::dense(weights, self.cols), x);
+            }
+        });
+        x
     }
 
     fn vector_product(&self, x: &[f32], y: &mut [f32]) {

@@ -3,12 +3,14 @@
 mod attention;
 mod cache;
 mod dense;
+mod gradient;
 mod linear;
 mod load;
 mod ops;
 mod rotary;
 
 pub use cache::KvCache;
+pub use gradient::{GradientObserver, LinearGradient, LinearSite};
 
 use crate::config::{AttentionConfig, ConfigError, ModelConfig, Rope};
 use attention::Heads;
@@ -39,6 +41,8 @@ pub enum ModelError {
     EmptyStep { sequence: usize },
     #[error("the cache of sequence {sequence} was made for another model")]
     Cache { sequence: usize },
+    #[error("layer `{layer}` is not dense: gradients are taken of a source model")]
+    NotDense { layer: String },
     #[error("hidden states have {found} values, which rows of {width} do not divide")]
     Hidden { found: usize, width: usize },
 }
@@ -349,6 +353,17 @@ impl Model {
         Ok(())
     }
 
+    fn heads(&self, index: usize) -> Heads {
+        let config = &self.config;
+        Heads {
+            heads: config.num_heads,
+            kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+            scale: config.attention_scale,
+            window: config.layers[index].window,
+        }
+    }
+
     /// Adds k and v to the caches and replaces q by the attention's result, sequence by sequence.
     fn attend(
         &self,
@@ -359,13 +374,7 @@ impl Model {
         steps: &mut [SequenceStep],
     ) {
         let config = &self.config;
-        let heads = Heads {
-            heads: config.num_heads,
-            kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
-            scale: config.attention_scale,
-            window: config.layers[index].window,
-        };
+        let heads = self.heads(index);
         let (mut q, mut k, mut v) = (q, k, v);
         let mut sequences = Vec::with_capacity(steps.len());
         for step in steps {

@@ -169,6 +169,12 @@ pub(crate) fn matmul_nt(alpha: f32, a: Rows, b: Rows, dst: &mut [f32]) {
 
 /// `dst[m][n] = sum_k a[m][k] * b[k][n]`; `dst` is `[a.rows, b.cols]`, dense.
 pub(crate) fn matmul_nn(a: Rows, b: Rows, dst: &mut [f32]) {
+    dst.fill(0.0);
+    add_matmul_nn(a, b, dst);
+}
+
+/// `dst[m][n] += sum_k a[m][k] * b[k][n]`; `dst` is `[a.rows, b.cols]`, dense.
+pub(crate) fn add_matmul_nn(a: Rows, b: Rows, dst: &mut [f32]) {
     a.check();
     b.check();
     assert_eq!(a.cols, b.rows);
@@ -182,15 +188,47 @@ pub(crate) fn matmul_nn(a: Rows, b: Rows, dst: &mut [f32]) {
             dst.as_mut_ptr(),
             1,
             b.cols as isize,
-            false,
+            true,
             a.data.as_ptr(),
             1,
             a.stride as isize,
             b.data.as_ptr(),
             1,
             b.stride as isize,
-            0.0,
             1.0,
+            1.0,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
+/// `dst[k][n] += alpha * sum_m a[m][k] * b[m][n]`; `dst` is `[a.cols, b.cols]`, dense.
+pub(crate) fn matmul_tn(alpha: f32, a: Rows, b: Rows, dst: &mut [f32]) {
+    a.check();
+    b.check();
+    assert_eq!(a.rows, b.rows);
+    assert_eq!(dst.len(), a.cols * b.cols);
+    // SAFETY: the operands lie in their slices, `dst` is borrowed exclusively and dense.
+    unsafe {
+        gemm::gemm(
+            a.cols,
+            b.cols,
+            a.rows,
+            dst.as_mut_ptr(),
+            1,
+            b.cols as isize,
+            true,
+            a.data.as_ptr(),
+            a.stride as isize,
+            1,
+            b.data.as_ptr(),
+            1,
+            b.stride as isize,
+            1.0,
+            alpha,
             false,
             false,
             false,

@@ -26,11 +26,21 @@ impl RotaryTable {
 
     /// Rotates every head of `x`, `[tokens, heads, head_dim]`.
     pub fn rotate(&self, x: &mut [f32], heads: usize) {
+        self.turn(x, heads, 1.0);
+    }
+
+    /// Undoes [`rotate`](Self::rotate).
+    pub fn rotate_back(&self, x: &mut [f32], heads: usize) {
+        self.turn(x, heads, -1.0);
+    }
+
+    fn turn(&self, x: &mut [f32], heads: usize, direction: f32) {
         let rows = x.chunks_exact_mut(heads * 2 * self.pairs);
         for (row, turns) in rows.zip(self.turns.chunks_exact(self.pairs)) {
             for head in row.chunks_exact_mut(2 * self.pairs) {
                 let (low, high) = head.split_at_mut(self.pairs);
                 for ((a, b), (cos, sin)) in low.iter_mut().zip(high).zip(turns) {
+                    let sin = direction * sin;
                     (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
                 }
             }
