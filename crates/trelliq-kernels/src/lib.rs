@@ -20,6 +20,6 @@ pub use error::KernelError;
 pub use gate::{Gate, gate_up};
 pub use linear::{TrellisLinear, forward_shared};
 pub use matrix::{Axis, Numerics, PackedMatrix};
-pub use options::{KernelOptions, PREFILL_FROM, Scratch};
+pub use options::{Activations, KernelOptions, PREFILL_FROM, Scratch};
 pub use rotation::{Rotation, choose_rotation_block, hadamard_in_place};
 pub use words::Words;

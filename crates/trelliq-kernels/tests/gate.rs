@@ -5,7 +5,9 @@ mod common;
 use common::*;
 use half::{bf16, f16};
 use trelliq_codec::{Code, Trellis};
-use trelliq_kernels::{Activation, Axis, Gate, KernelOptions, Scratch, TrellisLinear, gate_up};
+use trelliq_kernels::{
+    Activation, Activations, Axis, Gate, KernelOptions, Scratch, TrellisLinear, gate_up,
+};
 
 const INPUTS: usize = 192;
 const OUTPUTS: usize = 288;
@@ -102,10 +104,13 @@ fn equals_the_formulas_in_f64() {
             let reference: Vec<f64> =
                 products[0].iter().zip(&products[1]).map(|(&g, u)| formula(g) * u).collect();
             for isa in isas() {
-                let options = KernelOptions { isa: Some(isa), ..Default::default() };
-                let error =
-                    relative_error(&gated::<f32>(&pair, &x, function, &options), &reference);
-                assert!(error < 1e-5, "{function:?} {isa:?}: {error:e}");
+                for (activations, bound) in [(Activations::F32, 1e-5), (Activations::Int, 1e-4)] {
+                    let options =
+                        KernelOptions { activations, isa: Some(isa), ..Default::default() };
+                    let y = gated::<f32>(&pair, &x, function, &options);
+                    let error = relative_error(&y, &reference);
+                    assert!(error < bound, "{function:?} {activations:?} {isa:?}: {error:e}");
+                }
             }
         }
     }

@@ -6,7 +6,8 @@ use common::*;
 use half::{bf16, f16};
 use trelliq_codec::Code;
 use trelliq_kernels::{
-    Activation, Axis, Isa, KernelOptions, Numerics, PackedMatrix, Scratch, TrellisLinear,
+    Activation, Activations, Axis, Isa, KernelOptions, Numerics, PackedMatrix, Scratch,
+    TrellisLinear,
 };
 
 const M: [usize; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33];
@@ -46,7 +47,9 @@ fn check_matrix(matrix: PackedMatrix, ms: &[usize]) {
     for (numerics, weight) in [(Numerics::Fast, fast), (Numerics::Exact, exact)] {
         let reference = product(&weight, &x, inputs);
         for isa in isas() {
-            let options = KernelOptions { numerics, isa: Some(isa), ..Default::default() };
+            let activations = Activations::F32;
+            let options =
+                KernelOptions { numerics, activations, isa: Some(isa), ..Default::default() };
             for &m in ms {
                 let y = forward::<f32>(&layer, &x[..m * inputs], m, &options);
                 let error = relative_error(&y, &reference[..y.len()]);
@@ -60,11 +63,41 @@ fn check_matrix(matrix: PackedMatrix, ms: &[usize]) {
     }
 }
 
+/// Integers: every instruction set and M to the bit what the baseline makes of each row alone, and
+/// within 1e-4 of the reference.
+fn check_integers(matrix: PackedMatrix, ms: &[usize]) {
+    let what = format!("{:?} {:?}", matrix.trellis(), matrix.axis());
+    let inputs = matrix.in_features();
+    let largest = ms.iter().copied().max().unwrap_or(0);
+    let x = Random::new(3).vector(largest * inputs);
+    let reference = product(&dense(&matrix), &x, inputs);
+    let layer = layer(matrix);
+    let options = |isa| KernelOptions {
+        activations: Activations::Int,
+        isa: Some(isa),
+        prefill_from: Some(usize::MAX),
+        ..Default::default()
+    };
+    let alone: Vec<f32> = x
+        .chunks_exact(inputs)
+        .flat_map(|x| forward::<f32>(&layer, x, 1, &options(Isa::Baseline)))
+        .collect();
+    let error = relative_error(&alone, &reference);
+    assert!(error < 1e-4, "{what}: {error:e}");
+    for isa in isas().into_iter().filter(|isa| *isa != Isa::Scalar) {
+        for &m in ms {
+            let y = forward::<f32>(&layer, &x[..m * inputs], m, &options(isa));
+            assert_eq!(y, alone[..y.len()], "{what} {isa:?} M={m}");
+        }
+    }
+}
+
 fn check_bits(bits: u32) {
     for t in [32, 64, 96, 192, 256, 288] {
         for axis in [Axis::In, Axis::Out] {
             for l in [4.max(bits + 1), 8.max(bits + 1), 12, 16] {
                 check_matrix(odd_matrix(Code::OneMad, l, bits, t, axis, 19), &M);
+                check_integers(odd_matrix(Code::OneMad, l, bits, t, axis, 19), &M);
             }
             for code in [Code::ThreeInst, Code::Rand] {
                 check_matrix(odd_matrix(code, 12, bits, t, axis, 19), &[1, 5, 33]);
@@ -99,7 +132,8 @@ fn block_lengths_that_runs_do_not_divide() {
 fn many_rows_and_partial_sums() {
     for axis in [Axis::In, Axis::Out] {
         let matrix = random_matrix(5, trellis(Code::OneMad, 12, 3, 192), axis, 1344, 1152);
-        check_matrix(matrix, &[1, 8, 31]);
+        check_matrix(matrix.clone(), &[1, 8, 31]);
+        check_integers(matrix, &[1, 3, 8]);
     }
 }
 

@@ -1,10 +1,11 @@
 //! From a configuration snapshot to what the kernels read.
 
 use trelliq_config::{Config, ConfigError, Key};
-use trelliq_kernels::{Isa, KernelOptions, Numerics};
+use trelliq_kernels::{Activations, Isa, KernelOptions, Numerics};
 use trelliq_model::RuntimeOptions;
 
 const NUMERICS: &str = "kernel.numerics";
+const ACTIVATIONS: &str = "kernel.activations";
 const ISA: &str = "kernel.isa";
 const PREFILL_FROM: &str = "kernel.prefill_from";
 const EXPAND_FROM: &str = "kernel.expand_from";
@@ -14,7 +15,8 @@ const LOG_PROMPTS: &str = "log.prompts";
 /// The keys that a request reads.
 pub const KEYS: &[Key] = &[
     Key { name: NUMERICS, help: "`fast`, or `exact` to round decoded weights to bf16" },
-    Key { name: ISA, help: "instruction set: scalar, baseline, avx2, avx512" },
+    Key { name: ACTIVATIONS, help: "what activations are multiplied in: `int` or `f32`" },
+    Key { name: ISA, help: "instruction set: scalar, baseline, avx2, avx512, avx512-vnni" },
     Key { name: PREFILL_FROM, help: "rows from which tiles are decoded for a matrix multiply" },
     Key { name: EXPAND_FROM, help: "rows from which a whole tensor is expanded first" },
     Key { name: MEMORY_CEILING, help: "bytes that an expanded tensor may take" },
@@ -36,6 +38,12 @@ pub fn runtime_options(
             Some("exact") => Numerics::Exact,
             Some(_) => return Err(config.invalid(NUMERICS, "`fast` or `exact`")),
         },
+        activations: match config.value(ACTIVATIONS) {
+            None => base.activations,
+            Some("int") => Activations::Int,
+            Some("f32") => Activations::F32,
+            Some(_) => return Err(config.invalid(ACTIVATIONS, "`int` or `f32`")),
+        },
         isa: match config.value(ISA) {
             None => base.isa,
             Some(name) => Some(isa(name).ok_or_else(|| config.invalid(ISA, ISAS))?),
@@ -50,7 +58,8 @@ pub fn runtime_options(
     Ok(RuntimeOptions { kernel })
 }
 
-const ISAS: &str = "`scalar`, `baseline`, `avx2` or `avx512`, one that this machine has";
+const ISAS: &str =
+    "`scalar`, `baseline`, `avx2`, `avx512` or `avx512-vnni`, one that this machine has";
 
 fn isa(name: &str) -> Option<Isa> {
     let isa = match name {
@@ -58,6 +67,7 @@ fn isa(name: &str) -> Option<Isa> {
         "baseline" => Isa::Baseline,
         "avx2" => Isa::Avx2,
         "avx512" => Isa::Avx512,
+        "avx512-vnni" => Isa::Avx512Vnni,
         _ => return None,
     };
     isa.available().then_some(isa)
@@ -86,10 +96,15 @@ mod tests {
     fn a_snapshot_changes_what_it_names_and_nothing_else() {
         let default = KernelOptions::default();
         assert_eq!(options(&[]).unwrap().kernel, default);
-        let found =
-            options(&["kernel.numerics=exact", "kernel.isa=scalar", "kernel.prefill_from=7"]);
+        let found = options(&[
+            "kernel.numerics=exact",
+            "kernel.activations=f32",
+            "kernel.isa=scalar",
+            "kernel.prefill_from=7",
+        ]);
         let expected = KernelOptions {
             numerics: Numerics::Exact,
+            activations: Activations::F32,
             isa: Some(Isa::Scalar),
             prefill_from: Some(7),
             ..default

@@ -11,10 +11,12 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, DQ, VL.
     Avx512,
+    /// The same with VNNI and VBMI2: Intel's servers from Ice Lake on, AMD's CPUs from Zen 4 on.
+    Avx512Vnni,
 }
 
 impl Isa {
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Baseline, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Baseline, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni];
 
     /// Whether this machine can run it.
     pub fn available(self) -> bool {
@@ -30,8 +32,14 @@ impl Isa {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => {
+                Isa::Avx512.available()
+                    && is_x86_feature_detected!("avx512vnni")
+                    && is_x86_feature_detected!("avx512vbmi2")
+            }
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => false,
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Vnni => false,
         }
     }
 

@@ -10,6 +10,8 @@ pub(super) struct Job {
     pub runs: Vec<Run>,
     /// Sums, a lane a stored row.
     pub acc: Vec<Lanes<f32>>,
+    /// Integer sums, a lane a stored row.
+    pub int_acc: Vec<Lanes<u32>>,
     /// Sums of runs, a lane a stored row.
     pub run_acc: Vec<Run>,
     /// Scaled activations.

@@ -3,12 +3,18 @@
 use super::Isa;
 use super::decode::{self, DecodeAnyFn, DecodeFn, OneMad, States, Table, ThreeInst};
 use super::generic::{self, Quants, Weighing};
+use super::int_kernels::{self, GroupWords, Sums};
 use super::lanes::{LANES, Lanes, Run};
+use super::quantized::Quantized;
+use super::simd::Portable;
 use trelliq_codec::{Code, Trellis};
 
 /// Rows of x that one pass of [`Kernels::reduce`] can take: the index is log2.
 type ReduceFn = unsafe fn(&[Lanes<f32>], &[f32], usize, &mut [Lanes<f32>]);
 type ScatterFn = unsafe fn(&[Run], &[Lanes<f32>], &mut Run);
+type IntDecodeFn = unsafe fn(GroupWords<'_>, &mut Sums);
+type IntScatterFn = unsafe fn(&Sums, &Quantized<'_>, usize, &mut [f32], usize);
+type IntReduceFn = unsafe fn(&Sums, usize, &Quantized<'_>, usize, &mut [Lanes<u32>]);
 
 /// Most groups of sixteen rows that one pass of [`Kernels::scatter`] takes.
 pub(super) const SCATTER_GROUPS: usize = 4;
@@ -28,6 +34,10 @@ pub(super) struct Kernels {
     reduce: [ReduceFn; 4],
     scatter: [ScatterFn; SCATTER_GROUPS],
     fold: unsafe fn(&[Lanes<f32>], &mut [f32]),
+    /// By whether states have more than 12 bits, then K - 1.
+    int_decode: [[IntDecodeFn; 8]; 2],
+    int_scatter: IntScatterFn,
+    int_reduce: IntReduceFn,
     dot_bytes: unsafe fn(Quants<'_>, &[f32], &[f32]) -> f32,
     hadamard: unsafe fn(&mut [f32], usize),
 }
@@ -60,6 +70,18 @@ impl Decoders {
     }
 }
 
+/// The integer decoder of one L and K.
+#[derive(Clone, Copy)]
+pub(super) struct IntDecoder(IntDecodeFn);
+
+impl IntDecoder {
+    /// See [`int_kernels::decode`].
+    pub fn decode(&self, group: GroupWords<'_>, sums: &mut Sums) {
+        // SAFETY: the table this comes from was handed out for an available instruction set.
+        unsafe { (self.0)(group, sums) }
+    }
+}
+
 // SAFETY (all methods): the table was handed out for an available instruction set.
 impl Kernels {
     pub fn decoders(&self, trellis: &Trellis) -> Decoders {
@@ -71,6 +93,38 @@ impl Kernels {
         };
         let run = self.decode[variant][trellis.bits() as usize - 1];
         Decoders { run, any: self.decode_any[variant] }
+    }
+
+    /// For `1mad`.
+    pub fn int_decoder(&self, trellis: &Trellis) -> IntDecoder {
+        let wide = usize::from(trellis.state_bits() > 12);
+        IntDecoder(self.int_decode[wide][trellis.bits() as usize - 1])
+    }
+
+    /// See [`int_kernels::scatter`].
+    pub fn int_scatter(
+        &self,
+        sums: &Sums,
+        x: &Quantized<'_>,
+        group: usize,
+        out: &mut [f32],
+        pitch: usize,
+    ) {
+        // SAFETY: see the impl.
+        unsafe { (self.int_scatter)(sums, x, group, out, pitch) }
+    }
+
+    /// See [`int_kernels::reduce`].
+    pub fn int_reduce(
+        &self,
+        sums: &Sums,
+        count: usize,
+        x: &Quantized<'_>,
+        first: usize,
+        acc: &mut [Lanes<u32>],
+    ) {
+        // SAFETY: see the impl.
+        unsafe { (self.int_reduce)(sums, count, x, first, acc) }
     }
 
     pub fn transpose(&self, rows: &[&[u32]; LANES], out: &mut [Lanes<u32>]) {
@@ -126,6 +180,8 @@ impl Kernels {
 pub(super) fn kernels(isa: Option<Isa>) -> &'static Kernels {
     match isa.filter(|isa| isa.available()).unwrap_or_else(Isa::best) {
         #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni => &avx512_vnni::KERNELS,
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => &avx512::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &avx2::KERNELS,
@@ -133,8 +189,13 @@ pub(super) fn kernels(isa: Option<Isa>) -> &'static Kernels {
     }
 }
 
+/// The integer decoders of K = 1..=8, named by what is in scope.
+macro_rules! int_decoders {
+    ($wide:literal, $($k:literal)*) => { [$( int_decode::<$k, $wide> ),*] };
+}
+
 macro_rules! compile {
-    ($module:ident, fma: $fma:expr, reduce_rows: $rows:literal $(, features: $features:literal)?) => {
+    ($module:ident, fma: $fma:expr, reduce_rows: $rows:literal, simd: $simd:expr $(, features: $features:literal)?) => {
         mod $module {
             use super::*;
 
@@ -205,6 +266,36 @@ macro_rules! compile {
                 generic::hadamard(x, block);
             }
 
+            $(#[target_feature(enable = $features)])?
+            fn int_decode<const K: usize, const WIDE: bool>(
+                group: GroupWords<'_>,
+                sums: &mut Sums,
+            ) {
+                int_kernels::decode::<_, K, WIDE>($simd, group, sums);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            fn int_scatter(
+                sums: &Sums,
+                x: &Quantized<'_>,
+                group: usize,
+                out: &mut [f32],
+                pitch: usize,
+            ) {
+                int_kernels::scatter($simd, sums, x, group, out, pitch);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            fn int_reduce(
+                sums: &Sums,
+                count: usize,
+                x: &Quantized<'_>,
+                first: usize,
+                acc: &mut [Lanes<u32>],
+            ) {
+                int_kernels::reduce($simd, sums, count, x, first, acc);
+            }
+
             macro_rules! every_k {
                 ($decoder:ty) => {
                     [
@@ -222,6 +313,12 @@ macro_rules! compile {
 
             pub(super) static KERNELS: Kernels = Kernels {
                 reduce_rows: $rows,
+                int_decode: [
+                    int_decoders!(false, 1 2 3 4 5 6 7 8),
+                    int_decoders!(true, 1 2 3 4 5 6 7 8),
+                ],
+                int_scatter,
+                int_reduce,
                 decode: [
                     every_k!(OneMad<12>),
                     every_k!(OneMad<16>),
@@ -249,14 +346,31 @@ macro_rules! compile {
 compile!(
     baseline,
     fma: cfg!(any(target_arch = "aarch64", target_feature = "fma")),
-    reduce_rows: 4
+    reduce_rows: 4,
+    simd: Portable
 );
+// SAFETY (all): the function that makes the value is compiled for the features that it stands for.
 #[cfg(target_arch = "x86_64")]
-compile!(avx2, fma: true, reduce_rows: 4, features: "avx2,fma");
+compile!(
+    avx2,
+    fma: true,
+    reduce_rows: 4,
+    simd: unsafe { super::super::avx2::Avx2::new() },
+    features: "avx2,fma"
+);
 #[cfg(target_arch = "x86_64")]
 compile!(
     avx512,
     fma: true,
     reduce_rows: 8,
+    simd: unsafe { super::super::avx512::Avx512::<false>::new() },
     features: "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+);
+#[cfg(target_arch = "x86_64")]
+compile!(
+    avx512_vnni,
+    fma: true,
+    reduce_rows: 8,
+    simd: unsafe { super::super::avx512::Avx512::<true>::new() },
+    features: "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi2,avx2,fma"
 );

@@ -1,28 +1,39 @@
 //! Kernels of the CPU: portable Rust, compiled once per instruction set.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod decode;
 mod expand;
 mod gemm;
 mod generic;
+mod int;
+mod int_kernels;
 mod isa;
 mod job;
 mod kernels;
 mod lanes;
 mod plan;
 mod prefill;
+mod quantized;
 mod reader;
 mod reduce;
 mod scalar;
 mod scatter;
+mod simd;
+mod sums;
 
 pub(crate) use generic::Quants;
 pub use isa::Isa;
+pub(crate) use quantized::Quants16;
 
-use crate::options::{Work, sized};
+use crate::options::{Operand, Work, sized};
 use crate::{Activation, Axis, KernelOptions, Numerics, PackedMatrix};
 use job::Job;
 use kernels::kernels;
 use plan::{Method, Plan};
+use quantized::Quantized;
 use rayon::prelude::*;
 use reader::Reader;
 use std::ops::Range;
@@ -36,6 +47,8 @@ struct Product<'a> {
     numerics: Numerics,
     /// The expanded matrix, `[out, in]`, where the plan says so.
     dense: &'a [f32],
+    /// x in 16 bits, where the plan says so.
+    quantized: Option<Quantized<'a>>,
 }
 
 impl<'a> Product<'a> {
@@ -44,17 +57,22 @@ impl<'a> Product<'a> {
         x: &'a [f32],
         m: usize,
         options: &KernelOptions,
-        dense: &'a mut Vec<f32>,
+        memory: &'a mut Operand,
     ) -> Self {
+        let Operand { dense, quants } = memory;
         let reader = Reader::new(matrix, kernels(options.isa));
         let plan = Plan::new(matrix, m, options);
+        let quantized = (plan.method == Method::Int).then(|| match matrix.axis() {
+            Axis::In => quants.quantize(x, m, |_| 1.0),
+            Axis::Out => quants.quantize(x, m, |row| reader.factor(row)),
+        });
         let mut expanded = &[][..];
         if plan.method == Method::Expand {
             let dense = sized(dense, matrix.in_features() * matrix.out_features());
             expand::expand(&reader, 0..matrix.out_features(), options.numerics, dense);
             expanded = dense;
         }
-        Self { reader, x, m, plan, numerics: options.numerics, dense: expanded }
+        Self { reader, x, m, plan, numerics: options.numerics, dense: expanded, quantized }
     }
 
     fn outputs(&self) -> usize {
@@ -70,13 +88,22 @@ impl<'a> Product<'a> {
     fn partial(&self, outputs: Range<usize>, chunk: usize, job: &mut Job, out: &mut [f32]) {
         let Self { reader, x, m, numerics, .. } = self;
         let t = reader.block_len();
+        if let Some(x) = &self.quantized {
+            return match reader.matrix.axis() {
+                Axis::In => int::reduce(reader, x, outputs, job, out),
+                Axis::Out => {
+                    let blocks = outputs.start / t..outputs.end / t;
+                    int::scatter(reader, x, self.plan.chunks[chunk].clone(), blocks, job, out);
+                }
+            };
+        }
         match (self.plan.method, reader.matrix.axis()) {
             (Method::Expand, _) => self.multiply_expanded(outputs, out),
             (Method::Prefill, _) => prefill::prefill(reader, x, *m, outputs, *numerics, job, out),
-            (Method::Decode, Axis::In) => {
+            (_, Axis::In) => {
                 reduce::reduce(reader, x, *m, outputs, *numerics, job, out);
             }
-            (Method::Decode, Axis::Out) => {
+            (_, Axis::Out) => {
                 let blocks = outputs.start / t..outputs.end / t;
                 let rows = self.plan.chunks[chunk].clone();
                 scatter::scatter(reader, x, *m, rows, blocks, *numerics, job, out);
@@ -143,7 +170,7 @@ pub(crate) fn multiply(
     if options.isa == Some(Isa::Scalar) {
         return scalar::multiply(matrix, x, m, y, options.numerics);
     }
-    let product = Product::new(matrix, x, m, options, &mut work.dense);
+    let product = Product::new(matrix, x, m, options, &mut work.first);
     let (plan, outputs) = (&product.plan, product.outputs());
     let tiles = outputs.div_ceil(plan.tile);
     // Every (chunk, tile) pair has its own place of a full tile's size.
@@ -189,8 +216,8 @@ pub(crate) fn multiply_pair(
     if y.is_empty() {
         return;
     }
-    let gate = Product::new(gate.0, gate.1, m, options, &mut work.dense);
-    let up = Product::new(up.0, up.1, m, options, &mut work.dense2);
+    let gate = Product::new(gate.0, gate.1, m, options, &mut work.first);
+    let up = Product::new(up.0, up.1, m, options, &mut work.second);
     let (tile, outputs) = (gate.plan.tile, gate.outputs());
     let place = m * tile;
     let tiles = sized(&mut work.tiles, outputs.div_ceil(tile) * place);

@@ -2,7 +2,9 @@
 //! from the number of threads, and so do the results.
 
 use super::lanes::LANES;
-use crate::{Axis, KernelOptions, PackedMatrix};
+use super::quantized::GROUP;
+use super::reader::Reader;
+use crate::{Activations, Axis, KernelOptions, Numerics, PackedMatrix};
 use std::ops::Range;
 
 /// Which kernel multiplies.
@@ -10,6 +12,8 @@ use std::ops::Range;
 pub(super) enum Method {
     /// Weights are decoded into registers' reach and used for all rows of x: reduce or scatter.
     Decode,
+    /// The same on integers.
+    Int,
     /// Tiles are decoded for a matrix multiply.
     Prefill,
     /// The tensor is decoded for a matrix multiply.
@@ -43,15 +47,17 @@ impl Plan {
         let method = method(matrix, m, options);
         let t = matrix.trellis().block_len();
         let tile = match (method, matrix.axis()) {
-            (Method::Decode, Axis::In) => (JOB_WEIGHTS / inputs).next_multiple_of(LANES).max(LANES),
+            (Method::Decode | Method::Int, Axis::In) => {
+                (JOB_WEIGHTS / inputs).next_multiple_of(LANES).max(LANES)
+            }
             (Method::Expand, _) | (_, Axis::In) => TILE_OUTPUTS,
             (_, Axis::Out) => TILE_OUTPUTS.div_ceil(t) * t,
         };
         let parts = match (method, matrix.axis()) {
-            (Method::Decode, Axis::Out) => (inputs / CHUNK_ROWS).clamp(1, MAX_CHUNKS),
+            (Method::Decode | Method::Int, Axis::Out) => (inputs / CHUNK_ROWS).clamp(1, MAX_CHUNKS),
             _ => 1,
         };
-        let chunk = inputs.div_ceil(parts).next_multiple_of(4 * LANES);
+        let chunk = inputs.div_ceil(parts).next_multiple_of(GROUP);
         let chunks =
             (0..inputs).step_by(chunk).map(|start| start..(start + chunk).min(inputs)).collect();
         let parallel = inputs * outputs * m > SERIAL_WORK;
@@ -66,6 +72,11 @@ fn method(matrix: &PackedMatrix, m: usize, options: &KernelOptions) -> Method {
         Method::Expand
     } else if m >= prefill_from.min(options.expand_from) {
         Method::Prefill
+    } else if options.activations == Activations::Int
+        && options.numerics == Numerics::Fast
+        && Reader::has_int(matrix)
+    {
+        Method::Int
     } else {
         Method::Decode
     }

@@ -2,10 +2,12 @@
 
 use super::decode::{States, divisor};
 use super::generic::Weighing;
-use super::kernels::{Decoders, Kernels};
+use super::int_kernels::{GroupWords, Sums, Weights};
+use super::kernels::{Decoders, IntDecoder, Kernels};
 use super::lanes::{LANES, Lanes, RUN, Run};
 use crate::{Numerics, PackedMatrix};
 use std::ops::Range;
+use trelliq_codec::Code;
 
 /// A matrix with the kernels that decode it.
 #[derive(Clone, Copy)]
@@ -15,6 +17,7 @@ pub(super) struct Reader<'a> {
     words: &'a [u32],
     words_per_row: usize,
     decoders: Decoders,
+    int: IntDecoder,
     states: States<'a>,
     divisor: f32,
 }
@@ -28,6 +31,7 @@ impl<'a> Reader<'a> {
             words: matrix.words(),
             words_per_row: matrix.words().len() / matrix.rows().max(1),
             decoders: kernels.decoders(trellis),
+            int: kernels.int_decoder(trellis),
             states: States { mask: trellis.state_mask(), values: matrix.values() },
             divisor: divisor(trellis.code()),
         }
@@ -105,6 +109,35 @@ impl<'a> Reader<'a> {
         out
     }
 
+    /// Whether the integer kernels know the code, and runs fill its blocks.
+    pub fn has_int(matrix: &PackedMatrix) -> bool {
+        matrix.trellis().code() == Code::OneMad && matrix.trellis().block_len().is_multiple_of(RUN)
+    }
+
+    /// K.
+    pub fn bits(&self) -> usize {
+        self.matrix.trellis().bits() as usize
+    }
+
+    /// Where run `run` of a loaded block starts, if all runs are whole.
+    pub fn run_word(&self, run: usize) -> usize {
+        (self.runs() - 1 - run) * self.bits()
+    }
+
+    /// Decodes a group of `count` vectors, whose words start at the first of `words`, in the integer
+    /// kernels' way.
+    pub fn byte_sums(
+        &self,
+        words: &[Lanes<u32>],
+        pitch: usize,
+        weights: Weights,
+        count: usize,
+        sums: &mut Sums,
+    ) {
+        let state_mask = self.states.mask;
+        self.int.decode(GroupWords { words, pitch, state_mask, weights, count }, sums);
+    }
+
     /// The weighing that gives `numerics` to the last bit.
     pub fn weighing(&self, numerics: Numerics) -> Weighing {
         match numerics {
@@ -117,6 +150,11 @@ impl<'a> Reader<'a> {
     pub fn scales(&self, first: usize) -> Lanes<f32> {
         let scales = self.matrix.scales();
         Lanes(std::array::from_fn(|lane| scales.get(first + lane).copied().unwrap_or(0.0)))
+    }
+
+    /// The factor of row `row` that [`factors`](Self::factors) gives.
+    pub fn factor(&self, row: usize) -> f32 {
+        self.matrix.scales()[row] / self.divisor
     }
 
     /// The factors that turn decoded numbers into `fast` weights, but for the rounding.

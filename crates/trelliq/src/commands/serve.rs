@@ -110,7 +110,8 @@ pub struct Args {
 const AFTER_HELP: &str = "\
 Settings (--set, --config, or TRELLIQ_KERNEL_NUMERICS and so on in the environment):
   kernel.numerics        fast, or exact to round decoded weights to bf16
-  kernel.isa             scalar, baseline, avx2 or avx512
+  kernel.activations     int (16 bits), or f32
+  kernel.isa             scalar, baseline, avx2, avx512 or avx512-vnni
   kernel.prefill_from    rows from which tiles are decoded for a matrix multiply
   kernel.expand_from     rows from which a whole tensor is expanded first
   kernel.memory_ceiling  bytes that an expanded tensor may take

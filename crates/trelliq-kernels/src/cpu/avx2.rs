@@ -1,0 +1,153 @@
+//! AVX2.
+
+use super::lanes::Lanes;
+use super::simd::Simd;
+use std::arch::x86_64::*;
+
+#[derive(Clone, Copy)]
+pub(super) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The machine has AVX2.
+    #[inline(always)]
+    pub unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Every other 16-bit lane: the high halves.
+const HIGH: i32 = 0xAA;
+
+/// Sums of four vectors by 128-bit half: `[a, b, c, d]` in each.
+#[inline(always)]
+unsafe fn quad(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> __m256i {
+    // SAFETY: as the caller says, there is AVX2.
+    unsafe {
+        let a = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        let c = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+        _mm256_add_epi32(_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c))
+    }
+}
+
+// SAFETY (all blocks here): a value of the type exists only where the instructions do; memory is
+// reached through references of at least the size that is read or written.
+impl Simd for Avx2 {
+    type V = __m256i;
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    fn splat16(self, value: u16) -> __m256i {
+        unsafe { _mm256_set1_epi16(value as i16) }
+    }
+
+    #[inline(always)]
+    fn splat32(self, value: u32) -> __m256i {
+        unsafe { _mm256_set1_epi32(value as i32) }
+    }
+
+    #[inline(always)]
+    fn load(self, from: &Lanes<u32>, part: usize) -> __m256i {
+        unsafe { _mm256_loadu_si256(from.0[8 * part..8 * part + 8].as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store(self, value: __m256i, to: &mut Lanes<u32>, part: usize) {
+        unsafe { _mm256_storeu_si256(to.0[8 * part..8 * part + 8].as_mut_ptr().cast(), value) }
+    }
+
+    #[inline(always)]
+    fn low_low(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_blend_epi16::<HIGH>(a, _mm256_slli_epi32::<16>(b)) }
+    }
+
+    #[inline(always)]
+    fn low_high(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_blend_epi16::<HIGH>(a, b) }
+    }
+
+    #[inline(always)]
+    fn high_low(self, a: __m256i, b: __m256i) -> __m256i {
+        self.low_low(unsafe { _mm256_srli_epi32::<16>(a) }, b)
+    }
+
+    #[inline(always)]
+    fn high_high(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_blend_epi16::<HIGH>(_mm256_srli_epi32::<16>(a), b) }
+    }
+
+    #[inline(always)]
+    fn funnel16(self, low: __m256i, high: __m256i, shift: u32) -> __m256i {
+        unsafe {
+            let high = _mm256_sll_epi16(high, _mm_cvtsi32_si128(16 - shift as i32));
+            _mm256_or_si256(self.shift_right16(low, shift), high)
+        }
+    }
+
+    #[inline(always)]
+    fn shift_right16(self, a: __m256i, shift: u32) -> __m256i {
+        unsafe { _mm256_srl_epi16(a, _mm_cvtsi32_si128(shift as i32)) }
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_and_si256(a, b) }
+    }
+
+    #[inline(always)]
+    fn add16(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi16(a, b) }
+    }
+
+    #[inline(always)]
+    fn add_carry16(self, a: __m256i, b: __m256i, low: __m256i, addend: u16) -> (__m256i, __m256i) {
+        unsafe {
+            // A sum that saturation does not change did not carry: compares to -1.
+            let addend = self.splat16(addend);
+            let sum = _mm256_add_epi16(low, addend);
+            let kept = _mm256_cmpeq_epi16(sum, _mm256_adds_epu16(low, addend));
+            let high = _mm256_add_epi16(a, _mm256_add_epi16(b, self.splat16(1)));
+            (_mm256_add_epi16(high, kept), sum)
+        }
+    }
+
+    #[inline(always)]
+    fn mul_low16(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_mullo_epi16(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_high16(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_mulhi_epu16(a, b) }
+    }
+
+    #[inline(always)]
+    fn byte_sums(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe {
+            let ones = _mm256_set1_epi8(1);
+            _mm256_add_epi16(_mm256_maddubs_epi16(a, ones), _mm256_maddubs_epi16(b, ones))
+        }
+    }
+
+    #[inline(always)]
+    fn dot16(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)) }
+    }
+
+    #[inline(always)]
+    fn add32(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn fold(self, v: &[__m256i; 16], out: &mut [i32; 16]) {
+        unsafe {
+            for (v, out) in v.as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<8>().0) {
+                let (a, b) = (quad(v[0], v[1], v[2], v[3]), quad(v[4], v[5], v[6], v[7]));
+                let low = _mm256_permute2x128_si256::<0x20>(a, b);
+                let sums = _mm256_add_epi32(low, _mm256_permute2x128_si256::<0x31>(a, b));
+                _mm256_storeu_si256(out.as_mut_ptr().cast(), sums);
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! AVX-512: F, BW, DQ, VL; with `NEW` also VNNI and VBMI2.
+
+use super::lanes::Lanes;
+use super::simd::Simd;
+use std::arch::x86_64::*;
+
+#[derive(Clone, Copy)]
+pub(super) struct Avx512<const NEW: bool>(());
+
+impl<const NEW: bool> Avx512<NEW> {
+    /// # Safety
+    /// The machine has the instruction sets above.
+    #[inline(always)]
+    pub unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Every other 16-bit lane: the high halves.
+const HIGH: __mmask32 = 0xAAAA_AAAA;
+
+/// Sums of four vectors by 128-bit quarter: `[a, b, c, d]` in each.
+#[inline(always)]
+unsafe fn quad(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> __m512i {
+    // SAFETY: as the caller says, there is AVX-512 F.
+    unsafe {
+        let a = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let c = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        _mm512_add_epi32(_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c))
+    }
+}
+
+/// Sums of neighbouring quarters: two of `a`, then two of `b`.
+#[inline(always)]
+unsafe fn halves(a: __m512i, b: __m512i) -> __m512i {
+    // SAFETY: as the caller says, there is AVX-512 F.
+    unsafe {
+        let even = _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b);
+        _mm512_add_epi32(even, _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b))
+    }
+}
+
+// SAFETY (all blocks here): a value of the type exists only where the instructions do; memory is
+// reached through references of the size that is read or written.
+impl<const NEW: bool> Simd for Avx512<NEW> {
+    type V = __m512i;
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    fn splat16(self, value: u16) -> __m512i {
+        unsafe { _mm512_set1_epi16(value as i16) }
+    }
+
+    #[inline(always)]
+    fn splat32(self, value: u32) -> __m512i {
+        unsafe { _mm512_set1_epi32(value as i32) }
+    }
+
+    #[inline(always)]
+    fn load(self, from: &Lanes<u32>, _part: usize) -> __m512i {
+        unsafe { _mm512_loadu_si512(from.0.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store(self, value: __m512i, to: &mut Lanes<u32>, _part: usize) {
+        unsafe { _mm512_storeu_si512(to.0.as_mut_ptr().cast(), value) }
+    }
+
+    #[inline(always)]
+    fn low_low(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_mask_blend_epi16(HIGH, a, _mm512_slli_epi32::<16>(b)) }
+    }
+
+    #[inline(always)]
+    fn low_high(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_mask_blend_epi16(HIGH, a, b) }
+    }
+
+    #[inline(always)]
+    fn high_low(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe {
+            if NEW {
+                _mm512_shrdi_epi32::<16>(a, b)
+            } else {
+                let a = _mm512_srli_epi32::<16>(a);
+                _mm512_mask_blend_epi16(HIGH, a, _mm512_slli_epi32::<16>(b))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn high_high(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_mask_blend_epi16(HIGH, _mm512_srli_epi32::<16>(a), b) }
+    }
+
+    #[inline(always)]
+    fn funnel16(self, low: __m512i, high: __m512i, shift: u32) -> __m512i {
+        unsafe {
+            if NEW {
+                _mm512_shrdv_epi16(low, high, _mm512_set1_epi16(shift as i16))
+            } else {
+                let high = _mm512_sll_epi16(high, _mm_cvtsi32_si128(16 - shift as i32));
+                _mm512_or_si512(self.shift_right16(low, shift), high)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn shift_right16(self, a: __m512i, shift: u32) -> __m512i {
+        unsafe { _mm512_srl_epi16(a, _mm_cvtsi32_si128(shift as i32)) }
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn add16(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi16(a, b) }
+    }
+
+    #[inline(always)]
+    fn add_carry16(self, a: __m512i, b: __m512i, low: __m512i, addend: u16) -> (__m512i, __m512i) {
+        unsafe {
+            let addend = self.splat16(addend);
+            let (sum, high) = (_mm512_add_epi16(low, addend), _mm512_add_epi16(a, b));
+            let carries = _mm512_cmplt_epu16_mask(sum, addend);
+            (_mm512_mask_add_epi16(high, carries, high, self.splat16(1)), sum)
+        }
+    }
+
+    #[inline(always)]
+    fn mul_low16(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_mullo_epi16(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_high16(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_mulhi_epu16(a, b) }
+    }
+
+    #[inline(always)]
+    fn byte_sums(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe {
+            let ones = _mm512_set1_epi8(1);
+            _mm512_add_epi16(_mm512_maddubs_epi16(a, ones), _mm512_maddubs_epi16(b, ones))
+        }
+    }
+
+    #[inline(always)]
+    fn dot16(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        unsafe {
+            if NEW {
+                _mm512_dpwssd_epi32(acc, a, b)
+            } else {
+                _mm512_add_epi32(acc, _mm512_madd_epi16(a, b))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add32(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn fold(self, v: &[__m512i; 16], out: &mut [i32; 16]) {
+        unsafe {
+            let (a, b) = (quad(v[0], v[1], v[2], v[3]), quad(v[4], v[5], v[6], v[7]));
+            let (c, d) = (quad(v[8], v[9], v[10], v[11]), quad(v[12], v[13], v[14], v[15]));
+            let sums = halves(halves(a, b), halves(c, d));
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), sums);
+        }
+    }
+}

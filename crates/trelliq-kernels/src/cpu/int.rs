@@ -1,0 +1,109 @@
+//! Products of `1mad` weights and 16-bit activations (`quantized.rs`), for blocks of whole runs.
+
+use super::int_kernels::{HALF, Sums, Weights, ZERO_SUMS};
+use super::job::Job;
+use super::lanes::{LANES, Lanes, RUN};
+use super::quantized::{GROUP, GROUP_VECTORS, Quantized};
+use super::reader::{Reader, groups};
+use crate::options::{sized, sized_with};
+use std::ops::Range;
+
+/// Groups of sixteen rows in a group of activations.
+const GROUP_LANES: usize = GROUP / LANES;
+
+/// Coded along the outputs: `out <- x What^T` over the inputs `rows`, from a group's first on, and the
+/// coded blocks `blocks`, `[m, blocks * T]`. The scales of rows are in `x`.
+pub(super) fn scatter(
+    reader: &Reader<'_>,
+    x: &Quantized<'_>,
+    rows: Range<usize>,
+    blocks: Range<usize>,
+    job: &mut Job,
+    out: &mut [f32],
+) {
+    let t = reader.block_len();
+    let pitch = blocks.len() * t;
+    out.fill(0.0);
+    let loaded = reader.loaded_words();
+    let words = sized(&mut job.words, GROUP_LANES * loaded);
+    let sums = &mut { ZERO_SUMS };
+    for start in rows.clone().step_by(GROUP) {
+        let group = start / GROUP;
+        let vectors = x.group(0, group).len();
+        for block in blocks.clone() {
+            for (lanes, words) in words.chunks_exact_mut(loaded).enumerate().take(2 * vectors) {
+                reader.load(start + lanes * LANES, block, words);
+            }
+            for run in 0..reader.runs() {
+                let words = &words[reader.run_word(run)..];
+                for half in 0..2 {
+                    reader.byte_sums(words, loaded, Weights::Rows { half }, vectors, sums);
+                    let column = (block - blocks.start) * t + run * RUN + half * HALF;
+                    reader.kernels.int_scatter(sums, x, group, &mut out[column..], pitch);
+                }
+            }
+        }
+    }
+}
+
+/// Coded along the inputs: `out <- x What^T` for the outputs `rows`, `[m, rows]`.
+pub(super) fn reduce(
+    reader: &Reader<'_>,
+    x: &Quantized<'_>,
+    rows: Range<usize>,
+    job: &mut Job,
+    out: &mut [f32],
+) {
+    let words = sized(&mut job.words, reader.loaded_words());
+    let totals = sized(&mut job.acc, x.m);
+    let acc = sized_with(&mut job.int_acc, x.m, Lanes::default());
+    let sums = &mut { ZERO_SUMS };
+    let count = rows.len();
+    for first in groups(rows.clone()) {
+        totals.fill(Lanes::ZERO);
+        acc.fill(Lanes::default());
+        for block in 0..reader.blocks() {
+            reader.load(first, block, words);
+            reduce_block(reader, x, block, words, acc, totals, sums);
+        }
+        let factors = reader.factors(first);
+        let (start, end) = (first - rows.start, (first - rows.start + LANES).min(count));
+        for (totals, out) in totals.iter().zip(out.chunks_exact_mut(count)) {
+            let scaled = totals.map2(factors, |total, factor| total * factor);
+            out[start..end].copy_from_slice(&scaled.0[..end - start]);
+        }
+    }
+}
+
+/// The runs of one loaded block, in pieces that end with a group of activations or with the block.
+fn reduce_block(
+    reader: &Reader<'_>,
+    x: &Quantized<'_>,
+    block: usize,
+    words: &[Lanes<u32>],
+    acc: &mut [Lanes<u32>],
+    totals: &mut [Lanes<f32>],
+    sums: &mut Sums,
+) {
+    let (start, end) = (block * reader.runs(), (block + 1) * reader.runs());
+    let mut vector = start;
+    while vector < end {
+        let group = vector / GROUP_VECTORS;
+        let stop = end.min((group + 1) * GROUP_VECTORS);
+        let words = &words[reader.run_word(stop - 1 - start)..];
+        reader.byte_sums(words, reader.bits(), Weights::Positions, stop - vector, sums);
+        reader.kernels.int_reduce(sums, stop - vector, x, vector, acc);
+        vector = stop;
+        if vector.is_multiple_of(GROUP_VECTORS) || vector == x.per_row {
+            for (m, (acc, total)) in acc.iter_mut().zip(&mut *totals).enumerate() {
+                let at = m * x.groups() + group;
+                let (scale, offset) = (x.scales[at], x.offsets[at]);
+                for lane in 0..LANES {
+                    let sum = (acc.0[lane] as i32).wrapping_sub(offset);
+                    total.0[lane] += scale * sum as f32;
+                }
+                *acc = Lanes::default();
+            }
+        }
+    }
+}

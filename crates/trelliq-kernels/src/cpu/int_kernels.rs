@@ -1,0 +1,161 @@
+//! The bodies of the integer kernels, compiled per instruction set (`kernels.rs`): one that decodes a
+//! half-run of all rows or runs of a group, to the first-level cache, and two that multiply what was
+//! decoded by every row of x. What is loaded and stored in between costs next to nothing, since the
+//! arithmetic is what the time goes to.
+//!
+//! All sums are of integers, mod 2^32, until 128 products of one output are together, so no result
+//! depends on the width of vectors.
+
+use super::lanes::{LANES, Lanes, RUN};
+use super::quantized::{GROUP_VECTORS, Quantized};
+use super::simd::Simd;
+use super::sums::{HalfWords, Hash, positions_words, rows_words};
+
+/// Positions of a half-run.
+pub(super) const HALF: usize = RUN / 2;
+
+/// Byte sums of sixteen positions of a group, in the lanes of `quantized.rs`.
+pub(super) type Sums = [[Lanes<u32>; GROUP_VECTORS]; HALF];
+
+pub(super) const ZERO_SUMS: Sums = [[Lanes([0; LANES]); GROUP_VECTORS]; HALF];
+
+/// Which weights are decoded.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Weights {
+    /// The positions `16 half..` of one run of 32 rows a vector: rows `i` and `i + 16` share a lane.
+    Rows { half: usize },
+    /// One run of sixteen rows a vector: positions `i` and `i + 16` share a lane.
+    Positions,
+}
+
+/// Packed words in lanes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupWords<'a> {
+    /// Words of the first vector's run, or of the last one's: time runs backwards.
+    pub words: &'a [Lanes<u32>],
+    /// From one set of sixteen rows to the next, or from one run to the next.
+    pub pitch: usize,
+    /// `2^L - 1`.
+    pub state_mask: u32,
+    pub weights: Weights,
+    /// Vectors of the group, at most [`GROUP_VECTORS`].
+    pub count: usize,
+}
+
+/// Evaluates the body with each position of a half-run as a constant.
+macro_rules! positions {
+    ($i:ident => $body:expr) => {
+        positions!(@ $i $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (@ $i:ident $body:expr; $($n:literal)*) => { $( { const $i: usize = $n; $body; } )* };
+}
+
+/// `sums[i][vector] <- ` the byte sums of `group`.
+#[inline(always)]
+pub(super) fn decode<S: Simd, const K: usize, const WIDE: bool>(
+    simd: S,
+    group: GroupWords<'_>,
+    sums: &mut Sums,
+) {
+    let hash = Hash::new(simd, group.state_mask);
+    let count = group.count.min(GROUP_VECTORS);
+    #[allow(clippy::needless_range_loop)] // the vector is the inner index of sums
+    for vector in 0..count {
+        for part in 0..S::PARTS {
+            let words = vector_words::<S, K>(simd, &group, vector, part);
+            positions!(I => {
+                simd.store(hash.sums::<K, WIDE>(&words, I), &mut sums[I][vector], part)
+            });
+        }
+    }
+}
+
+#[inline(always)]
+fn vector_words<S: Simd, const K: usize>(
+    simd: S,
+    group: &GroupWords<'_>,
+    vector: usize,
+    part: usize,
+) -> HalfWords<S::V> {
+    let at = |index: usize| &group.words[index * group.pitch..];
+    match group.weights {
+        Weights::Rows { half: 0 } => {
+            rows_words::<S, K, 0>(simd, at(2 * vector), at(2 * vector + 1), part)
+        }
+        Weights::Rows { .. } => {
+            rows_words::<S, K, 1>(simd, at(2 * vector), at(2 * vector + 1), part)
+        }
+        Weights::Positions => positions_words::<S, K>(simd, at(group.count - 1 - vector), part),
+    }
+}
+
+/// `out[m][i] += scale[m, group] * (sum over the group's rows of y(row, i) q(m, row))` for sixteen
+/// positions, rows of `out` `pitch` apart; y are the integers of `1mad`.
+#[inline(always)]
+pub(super) fn scatter<S: Simd>(
+    simd: S,
+    sums: &Sums,
+    x: &Quantized<'_>,
+    group: usize,
+    out: &mut [f32],
+    pitch: usize,
+) {
+    for m in 0..x.m {
+        let quants = x.group(m, group);
+        // Whole groups get a loop of constant length.
+        let acc = match quants.len() {
+            GROUP_VECTORS => dot_rows(simd, sums, quants, GROUP_VECTORS),
+            count => dot_rows(simd, sums, quants, count),
+        };
+        let mut totals = [0; HALF];
+        simd.fold(&acc, &mut totals);
+        let at = m * x.groups() + group;
+        let (scale, offset) = (x.scales[at], x.offsets[at]);
+        for (out, total) in out[m * pitch..][..HALF].iter_mut().zip(totals) {
+            *out += scale * total.wrapping_sub(offset) as f32;
+        }
+    }
+}
+
+#[inline(always)]
+fn dot_rows<S: Simd>(simd: S, sums: &Sums, quants: &[Lanes<u32>], count: usize) -> [S::V; HALF] {
+    let mut acc = [simd.splat32(0); HALF];
+    for vector in 0..count {
+        for part in 0..S::PARTS {
+            let quants = simd.load(&quants[vector], part);
+            positions!(I => {
+                acc[I] = simd.dot16(acc[I], simd.load(&sums[I][vector], part), quants)
+            });
+        }
+    }
+    acc
+}
+
+/// `acc[m] += ` the products of `count` runs of sixteen rows, the first at vector `first` of x; `acc`
+/// are lanes of rows, mod 2^32.
+#[inline(always)]
+pub(super) fn reduce<S: Simd>(
+    simd: S,
+    sums: &Sums,
+    count: usize,
+    x: &Quantized<'_>,
+    first: usize,
+    acc: &mut [Lanes<u32>],
+) {
+    for (m, acc) in acc.iter_mut().enumerate() {
+        let quants = &x.vectors[m * x.per_row + first..][..count.min(GROUP_VECTORS)];
+        for part in 0..S::PARTS {
+            // Four chains, since each would wait for itself.
+            let mut chains = [simd.splat32(0); 4];
+            for (vector, quants) in quants.iter().enumerate() {
+                positions!(I => {
+                    let sums = simd.load(&sums[I][vector], part);
+                    chains[I % 4] = simd.dot16(chains[I % 4], sums, simd.splat32(quants.0[I]))
+                });
+            }
+            let [a, b, c, d] = chains;
+            let sum = simd.add32(simd.add32(a, b), simd.add32(c, d));
+            simd.store(simd.add32(simd.load(acc, part), sum), acc, part);
+        }
+    }
+}

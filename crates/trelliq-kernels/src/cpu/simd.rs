@@ -1,0 +1,187 @@
+//! The vector operations that the integer kernels are written in, and the same in portable Rust.
+//!
+//! A vector is [`Simd::LANES`] 32-bit lanes of two 16-bit halves; sixteen lanes are a [`Lanes`], in
+//! [`Simd::PARTS`] vectors. Operations are exact, so kernels give one result on all instruction sets.
+
+use super::lanes::{LANES, Lanes};
+
+/// An instruction set. A value is the proof that the machine has it, so methods are safe.
+pub(super) trait Simd: Copy {
+    type V: Copy;
+
+    /// 32-bit lanes of a vector.
+    const LANES: usize;
+    /// Vectors of sixteen lanes.
+    const PARTS: usize = LANES / Self::LANES;
+
+    fn splat16(self, value: u16) -> Self::V;
+    fn splat32(self, value: u32) -> Self::V;
+    /// The lanes `part * LANES..` of sixteen.
+    fn load(self, from: &Lanes<u32>, part: usize) -> Self::V;
+    fn store(self, value: Self::V, to: &mut Lanes<u32>, part: usize);
+
+    /// The low half of `a` and the low half of `b`, which becomes the high one.
+    fn low_low(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The low half of `a`, the high half of `b`.
+    fn low_high(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The high half of `a`, which becomes the low one, and the low half of `b`.
+    fn high_low(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The high half of `a`, which becomes the low one, and the high half of `b`.
+    fn high_high(self, a: Self::V, b: Self::V) -> Self::V;
+
+    /// Halves `(low >> shift) | (high << (16 - shift))`, 0 < shift < 16.
+    fn funnel16(self, low: Self::V, high: Self::V, shift: u32) -> Self::V;
+    fn shift_right16(self, a: Self::V, shift: u32) -> Self::V;
+    fn and(self, a: Self::V, b: Self::V) -> Self::V;
+    fn add16(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a + b + 1` where `low + addend` carries out of its half, else `a + b`; also `low + addend`.
+    fn add_carry16(self, a: Self::V, b: Self::V, low: Self::V, addend: u16) -> (Self::V, Self::V);
+    /// Low halves of unsigned products.
+    fn mul_low16(self, a: Self::V, b: Self::V) -> Self::V;
+    /// High halves of unsigned products.
+    fn mul_high16(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The sum of the two bytes of each half of `a`, plus that of `b`.
+    fn byte_sums(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `acc + a.low * b.low + a.high * b.high` in signed 32-bit lanes, wrapping.
+    fn dot16(self, acc: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    fn add32(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `out[i] = ` the sum of the lanes of `vectors[i]`, wrapping.
+    fn fold(self, vectors: &[Self::V; 16], out: &mut [i32; 16]);
+}
+
+/// Portable Rust, a 128-bit vector.
+#[derive(Clone, Copy)]
+pub(super) struct Portable;
+
+type Halves = [u16; 8];
+
+#[inline(always)]
+fn map2(a: Halves, b: Halves, f: impl Fn(u16, u16) -> u16) -> Halves {
+    std::array::from_fn(|i| f(a[i], b[i]))
+}
+
+/// Pairs of halves, each from a lane of `a` and of `b`.
+#[inline(always)]
+fn pairs(a: Halves, b: Halves, from_a: usize, from_b: usize) -> Halves {
+    std::array::from_fn(|i| if i % 2 == 0 { a[i + from_a] } else { b[i - 1 + from_b] })
+}
+
+#[inline(always)]
+fn words(v: Halves) -> [u32; 4] {
+    std::array::from_fn(|i| u32::from(v[2 * i]) | (u32::from(v[2 * i + 1]) << 16))
+}
+
+#[inline(always)]
+fn halves(v: [u32; 4]) -> Halves {
+    std::array::from_fn(|i| (v[i / 2] >> (16 * (i % 2))) as u16)
+}
+
+impl Simd for Portable {
+    type V = Halves;
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    fn splat16(self, value: u16) -> Halves {
+        [value; 8]
+    }
+
+    #[inline(always)]
+    fn splat32(self, value: u32) -> Halves {
+        halves([value; 4])
+    }
+
+    #[inline(always)]
+    fn load(self, from: &Lanes<u32>, part: usize) -> Halves {
+        halves(std::array::from_fn(|i| from.0[4 * part + i]))
+    }
+
+    #[inline(always)]
+    fn store(self, value: Halves, to: &mut Lanes<u32>, part: usize) {
+        to.0[4 * part..4 * part + 4].copy_from_slice(&words(value));
+    }
+
+    #[inline(always)]
+    fn low_low(self, a: Halves, b: Halves) -> Halves {
+        pairs(a, b, 0, 0)
+    }
+
+    #[inline(always)]
+    fn low_high(self, a: Halves, b: Halves) -> Halves {
+        pairs(a, b, 0, 1)
+    }
+
+    #[inline(always)]
+    fn high_low(self, a: Halves, b: Halves) -> Halves {
+        pairs(a, b, 1, 0)
+    }
+
+    #[inline(always)]
+    fn high_high(self, a: Halves, b: Halves) -> Halves {
+        pairs(a, b, 1, 1)
+    }
+
+    #[inline(always)]
+    fn funnel16(self, low: Halves, high: Halves, shift: u32) -> Halves {
+        map2(low, high, |low, high| (low >> shift) | (high << (16 - shift)))
+    }
+
+    #[inline(always)]
+    fn shift_right16(self, a: Halves, shift: u32) -> Halves {
+        a.map(|a| a >> shift)
+    }
+
+    #[inline(always)]
+    fn and(self, a: Halves, b: Halves) -> Halves {
+        map2(a, b, |a, b| a & b)
+    }
+
+    #[inline(always)]
+    fn add16(self, a: Halves, b: Halves) -> Halves {
+        map2(a, b, u16::wrapping_add)
+    }
+
+    #[inline(always)]
+    fn add_carry16(self, a: Halves, b: Halves, low: Halves, addend: u16) -> (Halves, Halves) {
+        let sum = low.map(|low| low.wrapping_add(addend));
+        let carried = self.add16(a, b);
+        (map2(carried, sum, |v, sum| v.wrapping_add(u16::from(sum < addend))), sum)
+    }
+
+    #[inline(always)]
+    fn mul_low16(self, a: Halves, b: Halves) -> Halves {
+        map2(a, b, u16::wrapping_mul)
+    }
+
+    #[inline(always)]
+    fn mul_high16(self, a: Halves, b: Halves) -> Halves {
+        map2(a, b, |a, b| ((u32::from(a) * u32::from(b)) >> 16) as u16)
+    }
+
+    #[inline(always)]
+    fn byte_sums(self, a: Halves, b: Halves) -> Halves {
+        map2(a, b, |a, b| (a & 0xFF) + (a >> 8) + (b & 0xFF) + (b >> 8))
+    }
+
+    #[inline(always)]
+    fn dot16(self, acc: Halves, a: Halves, b: Halves) -> Halves {
+        let product = |i: usize| i32::from(a[i] as i16) * i32::from(b[i] as i16);
+        let acc = words(acc);
+        halves(std::array::from_fn(|i| {
+            let sum = product(2 * i).wrapping_add(product(2 * i + 1));
+            acc[i].wrapping_add(sum as u32)
+        }))
+    }
+
+    #[inline(always)]
+    fn add32(self, a: Halves, b: Halves) -> Halves {
+        let (a, b) = (words(a), words(b));
+        halves(std::array::from_fn(|i| a[i].wrapping_add(b[i])))
+    }
+
+    #[inline(always)]
+    fn fold(self, vectors: &[Halves; 16], out: &mut [i32; 16]) {
+        for (out, v) in out.iter_mut().zip(vectors) {
+            *out = words(*v).into_iter().fold(0u32, u32::wrapping_add) as i32;
+        }
+    }
+}
