@@ -159,6 +159,32 @@ fn prefill_and_expansion_at_any_m() {
     }
 }
 
+/// Up to prefill, what a row of x gives does not depend on how many others come with it.
+#[test]
+fn a_row_among_few_is_to_the_bit_what_it_is_alone() {
+    for axis in [Axis::In, Axis::Out] {
+        for (t, numerics) in [(96, Numerics::Fast), (96, Numerics::Exact), (36, Numerics::Fast)] {
+            let layer = layer(odd_matrix(Code::OneMad, 12, 8, t, axis, 75));
+            let inputs = layer.in_features();
+            let x = Random::new(14).vector(31 * inputs);
+            for isa in isas() {
+                for activations in [Activations::Int, Activations::F32] {
+                    let isa = Some(isa);
+                    let options =
+                        KernelOptions { numerics, activations, isa, ..Default::default() };
+                    let rows = x.chunks_exact(inputs);
+                    let alone: Vec<f32> =
+                        rows.flat_map(|x| forward::<f32>(&layer, x, 1, &options)).collect();
+                    for m in [2, 3, 7, 31] {
+                        let y = forward::<f32>(&layer, &x[..m * inputs], m, &options);
+                        assert_eq!(y, alone[..y.len()], "{axis:?} {options:?} M={m}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn half_activations() {
     for axis in [Axis::In, Axis::Out] {

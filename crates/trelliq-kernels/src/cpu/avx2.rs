@@ -1,6 +1,6 @@
 //! AVX2.
 
-use super::lanes::Lanes;
+use super::lanes::{LANES, Lanes};
 use super::simd::Simd;
 use std::arch::x86_64::*;
 
@@ -18,6 +18,17 @@ impl Avx2 {
 
 /// Every other 16-bit lane: the high halves.
 const HIGH: i32 = 0xAA;
+
+/// Four words from `word` on of the rows `row` and `row + 4`.
+#[inline(always)]
+unsafe fn two_rows(rows: &[&[u32]; LANES], row: usize, word: usize) -> __m256i {
+    // SAFETY: as the caller says, there is AVX2; four words are read from slices of four.
+    unsafe {
+        let low = _mm_loadu_si128(rows[row][word..word + 4].as_ptr().cast());
+        let high = _mm_loadu_si128(rows[row + 4][word..word + 4].as_ptr().cast());
+        _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
+    }
+}
 
 /// Sums of four vectors by 128-bit half: `[a, b, c, d]` in each.
 #[inline(always)]
@@ -137,6 +148,25 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn add32(self, a: __m256i, b: __m256i) -> __m256i {
         unsafe { _mm256_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn transpose4(self, rows: &[&[u32]; LANES], word: usize, out: &mut [Lanes<u32>; 4]) {
+        unsafe {
+            for part in 0..2 {
+                // Rows i and i + 4 side by side, then two 4 x 4 transposes at once.
+                let a = two_rows(rows, 8 * part, word);
+                let b = two_rows(rows, 8 * part + 1, word);
+                let c = two_rows(rows, 8 * part + 2, word);
+                let d = two_rows(rows, 8 * part + 3, word);
+                let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
+                self.store(_mm256_unpacklo_epi64(ab, cd), &mut out[0], part);
+                self.store(_mm256_unpackhi_epi64(ab, cd), &mut out[1], part);
+                let (ab, cd) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
+                self.store(_mm256_unpacklo_epi64(ab, cd), &mut out[2], part);
+                self.store(_mm256_unpackhi_epi64(ab, cd), &mut out[3], part);
+            }
+        }
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! AVX-512: F, BW, DQ, VL; with `NEW` also VNNI and VBMI2.
 
-use super::lanes::Lanes;
+use super::lanes::{LANES, Lanes};
 use super::simd::Simd;
 use std::arch::x86_64::*;
 
@@ -18,6 +18,19 @@ impl<const NEW: bool> Avx512<NEW> {
 
 /// Every other 16-bit lane: the high halves.
 const HIGH: __mmask32 = 0xAAAA_AAAA;
+
+/// Four words from `word` on of the rows `row`, `row + 4` and so on.
+#[inline(always)]
+unsafe fn four_rows(rows: &[&[u32]; LANES], row: usize, word: usize) -> __m512i {
+    // SAFETY: as the caller says, there is AVX-512 F; four words are read from slices of four.
+    unsafe {
+        let quarter = |i: usize| _mm_loadu_si128(rows[row + 4 * i][word..word + 4].as_ptr().cast());
+        let v = _mm512_castsi128_si512(quarter(0));
+        let v = _mm512_inserti32x4::<1>(v, quarter(1));
+        let v = _mm512_inserti32x4::<2>(v, quarter(2));
+        _mm512_inserti32x4::<3>(v, quarter(3))
+    }
+}
 
 /// Sums of four vectors by 128-bit quarter: `[a, b, c, d]` in each.
 #[inline(always)]
@@ -162,6 +175,23 @@ impl<const NEW: bool> Simd for Avx512<NEW> {
     #[inline(always)]
     fn add32(self, a: __m512i, b: __m512i) -> __m512i {
         unsafe { _mm512_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn transpose4(self, rows: &[&[u32]; LANES], word: usize, out: &mut [Lanes<u32>; 4]) {
+        unsafe {
+            // Rows i, i + 4, i + 8 and i + 12 side by side, then four 4 x 4 transposes at once.
+            let a = four_rows(rows, 0, word);
+            let b = four_rows(rows, 1, word);
+            let c = four_rows(rows, 2, word);
+            let d = four_rows(rows, 3, word);
+            let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+            self.store(_mm512_unpacklo_epi64(ab, cd), &mut out[0], 0);
+            self.store(_mm512_unpackhi_epi64(ab, cd), &mut out[1], 0);
+            let (ab, cd) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+            self.store(_mm512_unpacklo_epi64(ab, cd), &mut out[2], 0);
+            self.store(_mm512_unpackhi_epi64(ab, cd), &mut out[3], 0);
+        }
     }
 
     #[inline(always)]

@@ -16,15 +16,6 @@ fn accumulate<const FMA: bool>(acc: &mut Lanes<f32>, a: &Lanes<f32>, b: f32) {
     }
 }
 
-/// Words of sixteen rows to lanes: `out[w][lane] = rows[lane][w]`.
-#[inline(always)]
-pub(super) fn transpose(rows: &[&[u32]; LANES], out: &mut [Lanes<u32>]) {
-    let rows: [&[u32]; LANES] = std::array::from_fn(|lane| &rows[lane][..out.len()]);
-    for (word, out) in out.iter_mut().enumerate() {
-        *out = Lanes(std::array::from_fn(|lane| rows[lane][word]));
-    }
-}
-
 /// How a decoded number becomes a weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Weighing {
@@ -93,6 +84,8 @@ fn round_to_bf16(value: f32) -> f32 {
 }
 
 /// `acc[m] += sum over i of run[i] * x[m * stride + i]` for M rows of x: the weights are read once.
+/// Even and odd positions are summed apart, which hides the latency of an addition where M is 1; the
+/// order is the same for every M.
 #[inline(always)]
 pub(super) fn reduce<const M: usize, const FMA: bool>(
     run: &[Lanes<f32>],
@@ -101,35 +94,22 @@ pub(super) fn reduce<const M: usize, const FMA: bool>(
     acc: &mut [Lanes<f32>],
 ) {
     let x: [&[f32]; M] = std::array::from_fn(|m| &x[m * stride..][..run.len()]);
-    let acc: &mut [Lanes<f32>; M] = (&mut acc[..M]).try_into().expect("M sums");
-    let mut sums = *acc;
-    for (i, weights) in run.iter().enumerate() {
+    let mut sums = [[Lanes::ZERO; 2]; M];
+    let (pairs, last) = run.as_chunks::<2>();
+    for (i, pair) in pairs.iter().enumerate() {
         for m in 0..M {
-            accumulate::<FMA>(&mut sums[m], weights, x[m][i]);
+            accumulate::<FMA>(&mut sums[m][0], &pair[0], x[m][2 * i]);
+            accumulate::<FMA>(&mut sums[m][1], &pair[1], x[m][2 * i + 1]);
         }
     }
-    *acc = sums;
-}
-
-/// [`reduce`] for one row of x: four independent sums hide the latency of an addition.
-#[inline(always)]
-pub(super) fn reduce_one<const FMA: bool>(
-    run: &[Lanes<f32>],
-    x: &[f32],
-    _stride: usize,
-    acc: &mut [Lanes<f32>],
-) {
-    let mut sums = [Lanes::ZERO; 4];
-    let (fours, xs) = (run.chunks_exact(4), x[..run.len()].chunks_exact(4));
-    for (weights, x) in fours.clone().zip(xs.clone()) {
-        for j in 0..4 {
-            accumulate::<FMA>(&mut sums[j], &weights[j], x[j]);
+    for weights in last {
+        for m in 0..M {
+            accumulate::<FMA>(&mut sums[m][0], weights, x[m][run.len() - 1]);
         }
     }
-    for (weights, &x) in fours.remainder().iter().zip(xs.remainder()) {
-        accumulate::<FMA>(&mut sums[0], weights, x);
+    for (acc, [even, odd]) in acc.iter_mut().zip(sums) {
+        *acc = acc.add(even.add(odd));
     }
-    acc[0] = acc[0].add(sums[0].add(sums[1]).add(sums[2].add(sums[3])));
 }
 
 /// `acc[i] += sum over g of runs[g][i] * x[g]`, lane by lane, for G groups of sixteen rows: the sums

@@ -88,22 +88,10 @@ fn reduce_block(
     let (start, end) = (block * reader.runs(), (block + 1) * reader.runs());
     let mut vector = start;
     while vector < end {
-        let group = vector / GROUP_VECTORS;
-        let stop = end.min((group + 1) * GROUP_VECTORS);
+        let stop = end.min((vector / GROUP_VECTORS + 1) * GROUP_VECTORS);
         let words = &words[reader.run_word(stop - 1 - start)..];
         reader.byte_sums(words, reader.bits(), Weights::Positions, stop - vector, sums);
-        reader.kernels.int_reduce(sums, stop - vector, x, vector, acc);
+        reader.kernels.int_reduce(sums, stop - vector, x, vector, acc, totals);
         vector = stop;
-        if vector.is_multiple_of(GROUP_VECTORS) || vector == x.per_row {
-            for (m, (acc, total)) in acc.iter_mut().zip(&mut *totals).enumerate() {
-                let at = m * x.groups() + group;
-                let (scale, offset) = (x.scales[at], x.offsets[at]);
-                for lane in 0..LANES {
-                    let sum = (acc.0[lane] as i32).wrapping_sub(offset);
-                    total.0[lane] += scale * sum as f32;
-                }
-                *acc = Lanes::default();
-            }
-        }
     }
 }

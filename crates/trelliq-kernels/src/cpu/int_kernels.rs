@@ -101,11 +101,12 @@ pub(super) fn scatter<S: Simd>(
     pitch: usize,
 ) {
     for m in 0..x.m {
-        let quants = x.group(m, group);
-        // Whole groups get a loop of constant length.
-        let acc = match quants.len() {
-            GROUP_VECTORS => dot_rows(simd, sums, quants, GROUP_VECTORS),
-            count => dot_rows(simd, sums, quants, count),
+        let acc = match x.group(m, group) {
+            [a, b, c, d] => dot_rows(simd, sums, [a, b, c, d]),
+            [a, b, c] => dot_rows(simd, sums, [a, b, c]),
+            [a, b] => dot_rows(simd, sums, [a, b]),
+            [a] => dot_rows(simd, sums, [a]),
+            _ => continue,
         };
         let mut totals = [0; HALF];
         simd.fold(&acc, &mut totals);
@@ -117,22 +118,31 @@ pub(super) fn scatter<S: Simd>(
     }
 }
 
+/// The sums of N vectors' products at every position, lane by lane.
 #[inline(always)]
-fn dot_rows<S: Simd>(simd: S, sums: &Sums, quants: &[Lanes<u32>], count: usize) -> [S::V; HALF] {
+fn dot_rows<S: Simd, const N: usize>(
+    simd: S,
+    sums: &Sums,
+    quants: [&Lanes<u32>; N],
+) -> [S::V; HALF] {
     let mut acc = [simd.splat32(0); HALF];
-    for vector in 0..count {
-        for part in 0..S::PARTS {
-            let quants = simd.load(&quants[vector], part);
-            positions!(I => {
-                acc[I] = simd.dot16(acc[I], simd.load(&sums[I][vector], part), quants)
-            });
+    for part in 0..S::PARTS {
+        let mut loaded = [simd.splat32(0); N];
+        for (loaded, quants) in loaded.iter_mut().zip(quants) {
+            *loaded = simd.load(quants, part);
         }
+        positions!(I => {
+            for (quants, sums) in loaded.iter().zip(&sums[I]) {
+                acc[I] = simd.dot16(acc[I], simd.load(sums, part), *quants);
+            }
+        });
     }
     acc
 }
 
-/// `acc[m] += ` the products of `count` runs of sixteen rows, the first at vector `first` of x; `acc`
-/// are lanes of rows, mod 2^32.
+/// Adds the products of `count` runs of sixteen rows, the first at vector `first` of x. `acc` are sums
+/// of a group, lanes of rows, mod 2^32, for every row of x; at a group's end they are scaled and go to
+/// `totals`.
 #[inline(always)]
 pub(super) fn reduce<S: Simd>(
     simd: S,
@@ -141,21 +151,62 @@ pub(super) fn reduce<S: Simd>(
     x: &Quantized<'_>,
     first: usize,
     acc: &mut [Lanes<u32>],
+    totals: &mut [Lanes<f32>],
 ) {
-    for (m, acc) in acc.iter_mut().enumerate() {
-        let quants = &x.vectors[m * x.per_row + first..][..count.min(GROUP_VECTORS)];
-        for part in 0..S::PARTS {
-            // Four chains, since each would wait for itself.
-            let mut chains = [simd.splat32(0); 4];
-            for (vector, quants) in quants.iter().enumerate() {
-                positions!(I => {
-                    let sums = simd.load(&sums[I][vector], part);
-                    chains[I % 4] = simd.dot16(chains[I % 4], sums, simd.splat32(quants.0[I]))
-                });
+    let mut done = 0;
+    let (fours, rest) = acc.as_chunks_mut::<4>();
+    for acc in fours {
+        dot_runs(simd, sums, count, x, done, first, acc);
+        done += 4;
+    }
+    for acc in rest {
+        dot_runs(simd, sums, count, x, done, first, std::array::from_mut(acc));
+        done += 1;
+    }
+    let end = first + count;
+    if end.is_multiple_of(GROUP_VECTORS) || end == x.per_row {
+        for (m, (acc, total)) in acc.iter_mut().zip(totals).enumerate() {
+            let at = m * x.groups() + first / GROUP_VECTORS;
+            let (scale, offset) = (x.scales[at], x.offsets[at]);
+            for (acc, total) in acc.0.iter_mut().zip(&mut total.0) {
+                *total += scale * (*acc as i32).wrapping_sub(offset) as f32;
+                *acc = 0;
             }
-            let [a, b, c, d] = chains;
-            let sum = simd.add32(simd.add32(a, b), simd.add32(c, d));
-            simd.store(simd.add32(simd.load(acc, part), sum), acc, part);
+        }
+    }
+}
+
+/// M rows of x from row `m` on; what is decoded is read once for all.
+#[inline(always)]
+fn dot_runs<S: Simd, const M: usize>(
+    simd: S,
+    sums: &Sums,
+    count: usize,
+    x: &Quantized<'_>,
+    m: usize,
+    first: usize,
+    acc: &mut [Lanes<u32>; M],
+) {
+    let mut quants = [&x.vectors[..0]; M];
+    for (i, quants) in quants.iter_mut().enumerate() {
+        *quants = &x.vectors[(m + i) * x.per_row + first..][..count.min(GROUP_VECTORS)];
+    }
+    for part in 0..S::PARTS {
+        // Several chains, since each would wait for itself.
+        let mut even = [simd.splat32(0); M];
+        let mut odd = [simd.splat32(0); M];
+        for vector in 0..quants[0].len() {
+            positions!(I => {
+                let sums = simd.load(&sums[I][vector], part);
+                let chains = if I.is_multiple_of(2) { &mut even } else { &mut odd };
+                for (chain, quants) in chains.iter_mut().zip(&quants) {
+                    *chain = simd.dot16(*chain, sums, simd.splat32(quants[vector].0[I]));
+                }
+            });
+        }
+        for ((acc, even), odd) in acc.iter_mut().zip(even).zip(odd) {
+            let sum = simd.add32(simd.load(acc, part), simd.add32(even, odd));
+            simd.store(sum, acc, part);
         }
     }
 }

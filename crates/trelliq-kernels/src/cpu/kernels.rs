@@ -6,7 +6,7 @@ use super::generic::{self, Quants, Weighing};
 use super::int_kernels::{self, GroupWords, Sums};
 use super::lanes::{LANES, Lanes, Run};
 use super::quantized::Quantized;
-use super::simd::Portable;
+use super::simd::{self, Portable};
 use trelliq_codec::{Code, Trellis};
 
 /// Rows of x that one pass of [`Kernels::reduce`] can take: the index is log2.
@@ -14,7 +14,8 @@ type ReduceFn = unsafe fn(&[Lanes<f32>], &[f32], usize, &mut [Lanes<f32>]);
 type ScatterFn = unsafe fn(&[Run], &[Lanes<f32>], &mut Run);
 type IntDecodeFn = unsafe fn(GroupWords<'_>, &mut Sums);
 type IntScatterFn = unsafe fn(&Sums, &Quantized<'_>, usize, &mut [f32], usize);
-type IntReduceFn = unsafe fn(&Sums, usize, &Quantized<'_>, usize, &mut [Lanes<u32>]);
+type IntReduceFn =
+    unsafe fn(&Sums, usize, &Quantized<'_>, usize, &mut [Lanes<u32>], &mut [Lanes<f32>]);
 
 /// Most groups of sixteen rows that one pass of [`Kernels::scatter`] takes.
 pub(super) const SCATTER_GROUPS: usize = 4;
@@ -122,9 +123,10 @@ impl Kernels {
         x: &Quantized<'_>,
         first: usize,
         acc: &mut [Lanes<u32>],
+        totals: &mut [Lanes<f32>],
     ) {
         // SAFETY: see the impl.
-        unsafe { (self.int_reduce)(sums, count, x, first, acc) }
+        unsafe { (self.int_reduce)(sums, count, x, first, acc, totals) }
     }
 
     pub fn transpose(&self, rows: &[&[u32]; LANES], out: &mut [Lanes<u32>]) {
@@ -223,17 +225,12 @@ macro_rules! compile {
 
             $(#[target_feature(enable = $features)])?
             fn transpose(rows: &[&[u32]; LANES], out: &mut [Lanes<u32>]) {
-                generic::transpose(rows, out);
+                simd::transpose($simd, rows, out);
             }
 
             $(#[target_feature(enable = $features)])?
             fn weigh(run: &mut [Lanes<f32>], scales: &Lanes<f32>, weighing: Weighing) {
                 generic::weigh::<FMA>(run, scales, weighing);
-            }
-
-            $(#[target_feature(enable = $features)])?
-            fn reduce_one(run: &[Lanes<f32>], x: &[f32], stride: usize, acc: &mut [Lanes<f32>]) {
-                generic::reduce_one::<FMA>(run, x, stride, acc);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -292,8 +289,9 @@ macro_rules! compile {
                 x: &Quantized<'_>,
                 first: usize,
                 acc: &mut [Lanes<u32>],
+                totals: &mut [Lanes<f32>],
             ) {
-                int_kernels::reduce($simd, sums, count, x, first, acc);
+                int_kernels::reduce($simd, sums, count, x, first, acc, totals);
             }
 
             macro_rules! every_k {
@@ -333,7 +331,7 @@ macro_rules! compile {
                 ],
                 transpose,
                 weigh,
-                reduce: [reduce_one, reduce::<2>, reduce::<4>, reduce::<8>],
+                reduce: [reduce::<1>, reduce::<2>, reduce::<4>, reduce::<8>],
                 scatter: [scatter::<1>, scatter::<2>, scatter::<3>, scatter::<4>],
                 fold,
                 dot_bytes,

@@ -45,8 +45,33 @@ pub(super) trait Simd: Copy {
     /// `acc + a.low * b.low + a.high * b.high` in signed 32-bit lanes, wrapping.
     fn dot16(self, acc: Self::V, a: Self::V, b: Self::V) -> Self::V;
     fn add32(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Four words from `word` on of sixteen rows to lanes: `out[i][lane] = rows[lane][word + i]`.
+    fn transpose4(self, rows: &[&[u32]; LANES], word: usize, out: &mut [Lanes<u32>; 4]);
     /// `out[i] = ` the sum of the lanes of `vectors[i]`, wrapping.
     fn fold(self, vectors: &[Self::V; 16], out: &mut [i32; 16]);
+}
+
+/// Words of sixteen rows to lanes: `out[w][lane] = rows[lane][w]`.
+#[inline(always)]
+pub(super) fn transpose<S: Simd>(simd: S, rows: &[&[u32]; LANES], out: &mut [Lanes<u32>]) {
+    let count = out.len();
+    let mut word = 0;
+    while let Some(four) = out[word..].first_chunk_mut() {
+        simd.transpose4(rows, word, four);
+        word += 4;
+    }
+    if word == count {
+        return;
+    }
+    // The last four words again, or fewer where there are not as many.
+    if let Some(four) = out.last_chunk_mut() {
+        return simd.transpose4(rows, count - 4, four);
+    }
+    for (word, out) in out.iter_mut().enumerate() {
+        for (out, row) in out.0.iter_mut().zip(rows) {
+            *out = row[word];
+        }
+    }
 }
 
 /// Portable Rust, a 128-bit vector.
@@ -176,6 +201,15 @@ impl Simd for Portable {
     fn add32(self, a: Halves, b: Halves) -> Halves {
         let (a, b) = (words(a), words(b));
         halves(std::array::from_fn(|i| a[i].wrapping_add(b[i])))
+    }
+
+    #[inline(always)]
+    fn transpose4(self, rows: &[&[u32]; LANES], word: usize, out: &mut [Lanes<u32>; 4]) {
+        for (lane, row) in rows.iter().enumerate() {
+            for (out, value) in out.iter_mut().zip(&row[word..word + 4]) {
+                out.0[lane] = *value;
+            }
+        }
     }
 
     #[inline(always)]
