@@ -15,7 +15,7 @@ mod words;
 
 pub use activation::Activation;
 pub use carrier::Carrier;
-pub use cpu::Isa;
+pub use cpu::{DenseRows, Isa, multiply_dense_rows};
 pub use error::KernelError;
 pub use gate::{Gate, gate_up};
 pub use linear::{TrellisLinear, forward_shared};

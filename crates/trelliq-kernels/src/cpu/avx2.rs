@@ -1,7 +1,8 @@
-//! AVX2.
+//! AVX2, FMA and F16C.
 
 use super::lanes::{LANES, Lanes};
-use super::simd::Simd;
+use super::simd::{Floats, Simd};
+use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -9,7 +10,7 @@ pub(super) struct Avx2(());
 
 impl Avx2 {
     /// # Safety
-    /// The machine has AVX2.
+    /// The machine has the instruction sets above.
     #[inline(always)]
     pub unsafe fn new() -> Self {
         Self(())
@@ -178,6 +179,54 @@ impl Simd for Avx2 {
                 let sums = _mm256_add_epi32(low, _mm256_permute2x128_si256::<0x31>(a, b));
                 _mm256_storeu_si256(out.as_mut_ptr().cast(), sums);
             }
+        }
+    }
+}
+
+// SAFETY (all blocks here): as above.
+impl Floats for Avx2 {
+    type F = __m256;
+    const WIDTH: usize = 8;
+
+    #[inline(always)]
+    fn zero(self) -> __m256 {
+        unsafe { _mm256_setzero_ps() }
+    }
+
+    #[inline(always)]
+    fn load_f32(self, from: &[f32]) -> __m256 {
+        unsafe { _mm256_loadu_ps(from[..8].as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[f16]) -> __m256 {
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from[..8].as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[bf16]) -> __m256 {
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from[..8].as_ptr().cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn sum(self, a: __m256) -> f32 {
+        unsafe {
+            let half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+            _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
         }
     }
 }

@@ -1,7 +1,8 @@
 //! AVX-512: F, BW, DQ, VL; with `NEW` also VNNI and VBMI2.
 
 use super::lanes::{LANES, Lanes};
-use super::simd::Simd;
+use super::simd::{Floats, Simd};
+use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -202,5 +203,49 @@ impl<const NEW: bool> Simd for Avx512<NEW> {
             let sums = halves(halves(a, b), halves(c, d));
             _mm512_storeu_si512(out.as_mut_ptr().cast(), sums);
         }
+    }
+}
+
+// SAFETY (all blocks here): as above.
+impl<const NEW: bool> Floats for Avx512<NEW> {
+    type F = __m512;
+    const WIDTH: usize = 16;
+
+    #[inline(always)]
+    fn zero(self) -> __m512 {
+        unsafe { _mm512_setzero_ps() }
+    }
+
+    #[inline(always)]
+    fn load_f32(self, from: &[f32]) -> __m512 {
+        unsafe { _mm512_loadu_ps(from[..16].as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[f16]) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from[..16].as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[bf16]) -> __m512 {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from[..16].as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn sum(self, a: __m512) -> f32 {
+        unsafe { _mm512_reduce_add_ps(a) }
     }
 }

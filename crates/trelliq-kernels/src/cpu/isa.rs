@@ -7,7 +7,7 @@ pub enum Isa {
     Scalar,
     /// What the build's baseline has: SSE2 on x86-64, NEON on aarch64.
     Baseline,
-    /// AVX2 and FMA.
+    /// AVX2, FMA and F16C.
     Avx2,
     /// AVX-512 F, BW, DQ, VL.
     Avx512,
@@ -23,7 +23,11 @@ impl Isa {
         match self {
             Isa::Scalar | Isa::Baseline => true,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 Isa::Avx2.available()

@@ -2,6 +2,7 @@
 
 use super::Isa;
 use super::decode::{self, DecodeAnyFn, DecodeFn, OneMad, States, Table, ThreeInst};
+use super::dense::{self, DenseRows};
 use super::generic::{self, Quants, Weighing};
 use super::int_kernels::{self, GroupWords, Sums};
 use super::lanes::{LANES, Lanes, Run};
@@ -39,6 +40,7 @@ pub(super) struct Kernels {
     int_decode: [[IntDecodeFn; 8]; 2],
     int_scatter: IntScatterFn,
     int_reduce: IntReduceFn,
+    dense_rows: unsafe fn(DenseRows<'_>, &[f32], usize, &mut [f32]),
     dot_bytes: unsafe fn(Quants<'_>, &[f32], &[f32]) -> f32,
     hadamard: unsafe fn(&mut [f32], usize),
 }
@@ -167,6 +169,11 @@ impl Kernels {
         unsafe { (self.fold)(acc, out) }
     }
 
+    pub fn dense_rows(&self, weight: DenseRows<'_>, x: &[f32], m: usize, y: &mut [f32]) {
+        // SAFETY: see the impl.
+        unsafe { (self.dense_rows)(weight, x, m, y) }
+    }
+
     pub fn dot_bytes(&self, row: Quants<'_>, x: &[f32], sums: &[f32]) -> f32 {
         // SAFETY: see the impl.
         unsafe { (self.dot_bytes)(row, x, sums) }
@@ -254,6 +261,11 @@ macro_rules! compile {
             }
 
             $(#[target_feature(enable = $features)])?
+            fn dense_rows(weight: DenseRows<'_>, x: &[f32], m: usize, y: &mut [f32]) {
+                dense::dense_rows($simd, weight, x, m, y);
+            }
+
+            $(#[target_feature(enable = $features)])?
             fn dot_bytes(row: Quants<'_>, x: &[f32], sums: &[f32]) -> f32 {
                 generic::dot_bytes::<FMA>(row, x, sums)
             }
@@ -334,6 +346,7 @@ macro_rules! compile {
                 reduce: [reduce::<1>, reduce::<2>, reduce::<4>, reduce::<8>],
                 scatter: [scatter::<1>, scatter::<2>, scatter::<3>, scatter::<4>],
                 fold,
+                dense_rows,
                 dot_bytes,
                 hadamard,
             };
@@ -354,7 +367,7 @@ compile!(
     fma: true,
     reduce_rows: 4,
     simd: unsafe { super::super::avx2::Avx2::new() },
-    features: "avx2,fma"
+    features: "avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
 compile!(
@@ -362,7 +375,7 @@ compile!(
     fma: true,
     reduce_rows: 8,
     simd: unsafe { super::super::avx512::Avx512::<false>::new() },
-    features: "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+    features: "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
 compile!(
@@ -370,5 +383,5 @@ compile!(
     fma: true,
     reduce_rows: 8,
     simd: unsafe { super::super::avx512::Avx512::<true>::new() },
-    features: "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi2,avx2,fma"
+    features: "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi2,avx2,fma,f16c"
 );

@@ -5,6 +5,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod decode;
+mod dense;
 mod expand;
 mod gemm;
 mod generic;
@@ -24,6 +25,7 @@ mod scatter;
 mod simd;
 mod sums;
 
+pub use dense::{DenseRows, multiply_dense_rows};
 pub(crate) use generic::Quants;
 pub use isa::Isa;
 pub(crate) use quantized::Quants16;

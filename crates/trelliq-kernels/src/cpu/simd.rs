@@ -4,6 +4,7 @@
 //! [`Simd::PARTS`] vectors. Operations are exact, so kernels give one result on all instruction sets.
 
 use super::lanes::{LANES, Lanes};
+use half::{bf16, f16};
 
 /// An instruction set. A value is the proof that the machine has it, so methods are safe.
 pub(super) trait Simd: Copy {
@@ -49,6 +50,22 @@ pub(super) trait Simd: Copy {
     fn transpose4(self, rows: &[&[u32]; LANES], word: usize, out: &mut [Lanes<u32>; 4]);
     /// `out[i] = ` the sum of the lanes of `vectors[i]`, wrapping.
     fn fold(self, vectors: &[Self::V; 16], out: &mut [i32; 16]);
+}
+
+/// The vectors of f32 of an instruction set. Slices have [`Floats::WIDTH`] elements.
+pub(super) trait Floats: Copy {
+    type F: Copy;
+
+    const WIDTH: usize;
+
+    fn zero(self) -> Self::F;
+    fn load_f32(self, from: &[f32]) -> Self::F;
+    fn load_f16(self, from: &[f16]) -> Self::F;
+    fn load_bf16(self, from: &[bf16]) -> Self::F;
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`.
+    fn multiply_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    fn sum(self, a: Self::F) -> f32;
 }
 
 /// Words of sixteen rows to lanes: `out[w][lane] = rows[lane][w]`.
@@ -217,5 +234,45 @@ impl Simd for Portable {
         for (out, v) in out.iter_mut().zip(vectors) {
             *out = words(*v).into_iter().fold(0u32, u32::wrapping_add) as i32;
         }
+    }
+}
+
+impl Floats for Portable {
+    type F = [f32; 4];
+    const WIDTH: usize = 4;
+
+    #[inline(always)]
+    fn zero(self) -> [f32; 4] {
+        [0.0; 4]
+    }
+
+    #[inline(always)]
+    fn load_f32(self, from: &[f32]) -> [f32; 4] {
+        std::array::from_fn(|i| from[i])
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[f16]) -> [f32; 4] {
+        std::array::from_fn(|i| from[i].to_f32())
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[bf16]) -> [f32; 4] {
+        std::array::from_fn(|i| f32::from_bits(u32::from(from[i].to_bits()) << 16))
+    }
+
+    #[inline(always)]
+    fn add(self, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    fn sum(self, a: [f32; 4]) -> f32 {
+        (a[0] + a[2]) + (a[1] + a[3])
     }
 }

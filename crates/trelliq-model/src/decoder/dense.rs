@@ -1,12 +1,13 @@
 //! Dense weights in the dtype of their source, and products with them in f32.
 
-use super::ops::{Block, Rows, add_matmul_nn, dot, matmul_nt_raw};
+use super::ops::{Block, Rows, add_matmul_nn, matmul_nt_raw};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use memmap2::Mmap;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
+use trelliq_kernels::{DenseRows, multiply_dense_rows};
 
 /// Output rows of one task of a product with one row of activations.
 const VECTOR_ROWS: usize = 32;
@@ -16,8 +17,6 @@ const FEW_ROWS: usize = 16;
 const MATRIX_ROWS: usize = 128;
 /// Rows of gradients of one task of a transposed product.
 const BACK_ROWS: usize = 64;
-/// Elements of a half-precision row that are widened at a time.
-const WIDEN: usize = 512;
 
 /// The element type of a dense weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,13 +55,6 @@ enum Storage {
     Copied(Vec<u32>),
 }
 
-/// Elements of one row or of several.
-enum Elements<'a> {
-    F32(&'a [f32]),
-    F16(&'a [f16]),
-    Bf16(&'a [bf16]),
-}
-
 impl DenseWeight {
     /// From f32 values, `values.len() == rows * cols`.
     pub fn from_f32(values: Vec<f32>, rows: usize, cols: usize) -> Self {
@@ -95,7 +87,7 @@ impl DenseWeight {
         self.rows
     }
 
-    fn elements(&self, rows: Range<usize>) -> Elements<'_> {
+    fn elements(&self, rows: Range<usize>) -> DenseRows<'_> {
         let bytes: &[u8] = match &self.storage {
             Storage::Mapped { map, bytes } => &map[bytes.clone()],
             Storage::F32(values) => bytemuck::cast_slice(values),
@@ -104,9 +96,9 @@ impl DenseWeight {
         let width = self.cols * self.dtype.bytes();
         let bytes = &bytes[rows.start * width..rows.end * width];
         match self.dtype {
-            Dtype::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
-            Dtype::F16 => Elements::F16(bytemuck::cast_slice(bytes)),
-            Dtype::Bf16 => Elements::Bf16(bytemuck::cast_slice(bytes)),
+            Dtype::F32 => DenseRows::F32(bytemuck::cast_slice(bytes)),
+            Dtype::F16 => DenseRows::F16(bytemuck::cast_slice(bytes)),
+            Dtype::Bf16 => DenseRows::Bf16(bytemuck::cast_slice(bytes)),
         }
     }
 
@@ -134,22 +126,8 @@ impl DenseWeight {
         // `[rows used, m]`, so that every task writes its own part.
         let mut by_row = vec![0f32; y.len()];
         by_row.par_chunks_mut(VECTOR_ROWS * m).enumerate().for_each(|(task, part)| {
-            let mut buffer = vec![0f32; self.cols];
-            for (i, out) in part.chunks_exact_mut(m).enumerate() {
-                let row = task * VECTOR_ROWS + i;
-                let elements = self.elements(row..row + 1);
-                let (weights, piece) = match elements {
-                    Elements::F32(weights) => (weights, self.cols),
-                    _ => {
-                        widen(&elements, &mut buffer);
-                        (buffer.as_slice(), WIDEN)
-                    }
-                };
-                for (out, x) in out.iter_mut().zip(x.chunks_exact(self.cols)) {
-                    let pieces = weights.chunks(piece).zip(x.chunks(piece));
-                    *out = pieces.map(|(w, x)| dot(w, x)).sum();
-                }
-            }
+            let first = task * VECTOR_ROWS;
+            multiply_dense_rows(self.elements(first..first + part.len() / m), x, m, part);
         });
         for (index, y) in y.chunks_exact_mut(width).enumerate() {
             for (y, row) in y.iter_mut().zip(by_row.chunks_exact(m)) {
@@ -169,7 +147,7 @@ impl DenseWeight {
                 let rows = start..width.min(start + MATRIX_ROWS);
                 let elements = self.elements(rows.clone());
                 let weights = match elements {
-                    Elements::F32(weights) => weights,
+                    DenseRows::F32(weights) => weights,
                     _ => {
                         buffer.resize(rows.len() * self.cols, 0.0);
                         widen(&elements, buffer);
@@ -191,14 +169,7 @@ impl DenseWeight {
     fn vector_product(&self, x: &[f32], y: &mut [f32]) {
         y.par_chunks_mut(VECTOR_ROWS).enumerate().for_each(|(task, y)| {
             let first = task * VECTOR_ROWS;
-            let mut buffer = [0f32; WIDEN];
-            for (i, y) in y.iter_mut().enumerate() {
-                *y = match self.elements(first + i..first + i + 1) {
-                    Elements::F32(w) => dot(w, x),
-                    Elements::F16(w) => dot_widened(w, x, &mut buffer, widen_f16),
-                    Elements::Bf16(w) => dot_widened(w, x, &mut buffer, widen_bf16),
-                };
-            }
+            multiply_dense_rows(self.elements(first..first + y.len()), x, 1, y);
         });
     }
 
@@ -212,7 +183,7 @@ impl DenseWeight {
             let rows = task * MATRIX_ROWS..width.min((task + 1) * MATRIX_ROWS);
             let elements = self.elements(rows.clone());
             let weights = match elements {
-                Elements::F32(weights) => weights,
+                DenseRows::F32(weights) => weights,
                 _ => {
                     buffer.resize(rows.len() * self.cols, 0.0);
                     widen(&elements, buffer);
@@ -250,11 +221,11 @@ fn words(bytes: &[u8]) -> Vec<u32> {
     words
 }
 
-fn widen(elements: &Elements, out: &mut [f32]) {
+fn widen(elements: &DenseRows, out: &mut [f32]) {
     match elements {
-        Elements::F32(w) => out.copy_from_slice(w),
-        Elements::F16(w) => widen_f16(w, out),
-        Elements::Bf16(w) => widen_bf16(w, out),
+        DenseRows::F32(w) => out.copy_from_slice(w),
+        DenseRows::F16(w) => widen_f16(w, out),
+        DenseRows::Bf16(w) => widen_bf16(w, out),
     }
 }
 
@@ -267,22 +238,6 @@ fn widen_bf16(w: &[bf16], out: &mut [f32]) {
     for (out, w) in out.iter_mut().zip(w) {
         *out = f32::from_bits(u32::from(w.to_bits()) << 16);
     }
-}
-
-/// `w . x`, a buffer's length at a time.
-fn dot_widened<T>(
-    w: &[T],
-    x: &[f32],
-    buffer: &mut [f32; WIDEN],
-    widen: impl Fn(&[T], &mut [f32]),
-) -> f32 {
-    let pieces = w.chunks(WIDEN).zip(x.chunks(WIDEN));
-    let products = pieces.map(|(w, x)| {
-        let buffer = &mut buffer[..w.len()];
-        widen(w, buffer);
-        dot(buffer, x)
-    });
-    products.sum()
 }
 
 #[cfg(test)]
