@@ -6,7 +6,7 @@
 //! energy. For uncorrelated inputs of power `h_i` the loss, `sum h_i su_i^2 * sum E_i / su_i^2`, is
 //! least at `su_i^4 = E_i / h_i` (Cauchy-Schwarz). Feedback already spends less where h is large, so
 //! half of that exponent is better; the same without feedback holds for outputs, whose errors weigh
-//! alike, with the whole exponent.
+//! alike or by a given importance, with the whole exponent.
 
 use half::f16;
 
@@ -32,12 +32,19 @@ pub(crate) fn input_scales(energy: &[f64], power: &[f64]) -> Vec<f32> {
     normalized(ratio, INPUT_EXPONENT)
 }
 
-/// Scales of outputs, `[out]`, from `weight`, `[out, in]`, as its inputs' scales leave it.
-pub(crate) fn output_scales(weight: &[f32], inputs: &[f32]) -> Vec<f32> {
+/// Scales of outputs, `[out]`, from `weight`, `[out, in]`, as its inputs' scales leave it. Outputs on
+/// which more depends (`importance`, `[out]`, up to a factor) get smaller errors.
+pub(crate) fn output_scales(
+    weight: &[f32],
+    inputs: &[f32],
+    importance: Option<&[f64]>,
+) -> Vec<f32> {
     let energy =
         |row: &[f32]| row.iter().zip(inputs).map(|(w, s)| f64::from(w / s).powi(2)).sum::<f64>();
     let energy: Vec<f64> = weight.chunks_exact(inputs.len()).map(energy).collect();
-    normalized(floored(&energy), OUTPUT_EXPONENT)
+    let importance = importance.map_or_else(|| vec![1.0; energy.len()], <[f64]>::to_vec);
+    let ratio = floored(&energy).zip(floored(&importance)).map(|(e, d)| e / d);
+    normalized(ratio, OUTPUT_EXPONENT)
 }
 
 fn floored(values: &[f64]) -> impl Iterator<Item = f64> {
@@ -68,7 +75,7 @@ mod tests {
     fn no_other_output_scales_lose_less() {
         let weight: Vec<f32> = (0..12 * 8).map(|n| (n / 8 + 1) as f32 * (n as f32).cos()).collect();
         let ones = [1.0; 8];
-        let scales = output_scales(&weight, &ones);
+        let scales = output_scales(&weight, &ones, None);
         let energy: Vec<f64> = weight
             .chunks_exact(8)
             .map(|row| row.iter().map(|w| f64::from(*w).powi(2)).sum())
@@ -84,6 +91,15 @@ mod tests {
                 assert!(loss(&energy, &[1.0; 12], &moved) > best);
             }
         }
+    }
+
+    #[test]
+    fn important_outputs_get_smaller_errors() {
+        let weight = [1.0; 6 * 4];
+        let importance = [16.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+        let scales = output_scales(&weight, &[1.0; 4], Some(&importance));
+        // Equal energies: the fourth root of the importance.
+        assert!((scales[1] / scales[0] - 2.0).abs() < 1e-2, "{scales:?}");
     }
 
     #[test]

@@ -43,10 +43,9 @@ pub(crate) fn encode_layer(
         (Some(file), Axis::Out) => file.hessian(&plan.path, plan.in_features)?,
         _ => None,
     };
-    let scales = match &hessian {
-        Some(hessian) if options.channel_scales && plan.quantization.rotation.is_some() => {
-            Some(channel_scales(source, plan, &weight, hessian)?)
-        }
+    let scaled = options.channel_scales && plan.quantization.rotation.is_some();
+    let scales = match (&hessian, hessians) {
+        (Some(_), Some(file)) if scaled => Some(channel_scales(source, plan, &weight, file)?),
         _ => None,
     };
     let rotation = rotation(plan, options.seed, scales).map_err(QuantizeError::kernel(&tensor))?;
@@ -152,28 +151,34 @@ fn refitted(errors: &mut Vec<f32>, coded: &Coded, hessian: &[f64], codec: &RowCo
     scales
 }
 
-/// Scales of inputs and outputs. Layers that share an input share its scales.
+/// Scales of inputs and outputs. Layers that share an input share its scales, which are made from the
+/// energies and Hessians of all of them.
 fn channel_scales(
     source: &ModelSource,
     plan: &LayerPlan,
     weight: &[f32],
-    hessian: &[f64],
+    hessians: &HessianFile,
 ) -> Result<(Vec<f32>, Vec<f32>), QuantizeError> {
     let dim = plan.in_features;
-    let mut energy = vec![0.0; dim];
+    let (mut energy, mut power) = (vec![0.0; dim], vec![0.0; dim]);
     for path in sharing_input(&plan.path) {
         let tensor = format!("{path}.weight");
-        if source.info(&tensor).is_some_and(|info| info.shape.get(1) == Some(&dim)) {
-            if path == plan.path {
-                add_column_energy(weight, &mut energy)
-            } else {
-                add_column_energy(&source.read_f32(&tensor)?, &mut energy)
-            }
+        if source.info(&tensor).is_none_or(|info| info.shape.get(1) != Some(&dim)) {
+            continue;
+        }
+        if path == plan.path {
+            add_column_energy(weight, &mut energy);
+        } else {
+            add_column_energy(&source.read_f32(&tensor)?, &mut energy);
+            source.release(&tensor);
+        }
+        if let Some(hessian) = hessians.hessian(&path, dim)? {
+            power.iter_mut().zip(hessian.iter().step_by(dim + 1)).for_each(|(p, h)| *p += h);
         }
     }
-    let power: Vec<f64> = (0..dim).map(|i| hessian[i * dim + i]).collect();
     let inputs = input_scales(&energy, &power);
-    let outputs = output_scales(weight, &inputs);
+    let importance = hessians.outputs(&plan.path, plan.out_features)?;
+    let outputs = output_scales(weight, &inputs, importance.as_deref());
     Ok((inputs, outputs))
 }
 

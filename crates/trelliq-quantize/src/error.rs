@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use trelliq_codec::CodecError;
 use trelliq_format::FormatError;
 use trelliq_kernels::KernelError;
+use trelliq_model::ModelError;
 
 /// What can stop a quantization or a decoding.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,8 @@ pub enum QuantizeError {
     Kernel { tensor: String, source: KernelError },
     #[error("tensor `{tensor}`: {source}")]
     Hessian { tensor: String, source: FactorError },
+    #[error("calibration: {0}")]
+    Calibration(#[from] ModelError),
     #[error("cannot start threads: {0}")]
     Threads(String),
     #[error("options: {0}")]

@@ -9,16 +9,23 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
+use std::iter::repeat_n;
 use std::path::{Path, PathBuf};
-use trelliq_model::{KvCache, LayerInput, Model, ModelError, RuntimeOptions, SequenceStep};
+use trelliq_model::{
+    KvCache, LayerInput, LinearGradient, Model, ModelError, RuntimeOptions, SequenceStep,
+};
 
 /// Key of the file's metadata that holds its [`HessianInfo`].
 const INFO: &str = "trelliq_hessians";
 
-/// Hessians of all inputs of a model, by input group: `model.layers.0.self_attn.qkv` and so on.
+/// Hessians of all inputs of a model, by input group (`model.layers.0.self_attn.qkv` and so on), or,
+/// weighted, by layer (`model.layers.0.self_attn.q_proj`).
 #[derive(Debug, Clone, Default)]
 pub struct Hessians {
-    groups: BTreeMap<String, Sum>,
+    sums: BTreeMap<String, Sum>,
+    /// By layer, `[out]`: sums of squared gradients at outputs.
+    outputs: BTreeMap<String, Vec<f64>>,
+    weighted: bool,
 }
 
 /// One sum in the making: `[dim, dim]`, f64.
@@ -26,8 +33,17 @@ pub struct Hessians {
 struct Sum {
     dim: usize,
     matrix: Vec<f64>,
+    /// What the matrix is divided by for a mean.
+    weight: f64,
     tokens: u64,
     dropped: u64,
+}
+
+/// What tells Hessians of one source apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CalibrationId {
+    pub tokens_sha256: String,
+    pub weighted: bool,
 }
 
 /// What is known of a file of Hessians.
@@ -35,6 +51,9 @@ struct Sum {
 pub struct HessianInfo {
     /// SHA-256 of the calibration tokens, as little-endian u32.
     pub tokens_sha256: String,
+    /// Whether tokens and outputs are weighted by how much predictions depend on them.
+    #[serde(default)]
+    pub weighted: bool,
     /// Tokens that were seen, by input group.
     pub tokens: BTreeMap<String, u64>,
     /// Tokens left out because an input was not finite, by input group.
@@ -62,18 +81,27 @@ fn group(layer: usize, input: LayerInput) -> String {
 
 impl Sum {
     fn new(dim: usize) -> Self {
-        Self { dim, matrix: vec![0.0; dim * dim], tokens: 0, dropped: 0 }
+        Self { dim, matrix: vec![0.0; dim * dim], weight: 0.0, tokens: 0, dropped: 0 }
     }
 
-    /// Adds `x^T x` of the finite rows of `x`, `[tokens, dim]`: products in f32, sums in f64.
-    fn add(&mut self, x: &[f32]) {
+    /// Adds `x^T diag(weights) x` of the finite rows of `x`, `[tokens, dim]`: products in f32, sums in
+    /// f64.
+    fn add(&mut self, x: &[f32], weights: impl Iterator<Item = f64>) {
         let dim = self.dim;
-        let finite: Vec<&[f32]> =
-            x.chunks_exact(dim).filter(|row| row.iter().all(|x| x.is_finite())).collect();
-        let rows = finite.len();
-        self.tokens += rows as u64;
-        self.dropped += (x.len() / dim - rows) as u64;
-        let x = finite.concat();
+        let before = self.tokens;
+        let mut finite = Vec::with_capacity(x.len());
+        for (row, weight) in x.chunks_exact(dim).zip(weights) {
+            if !weight.is_finite() || row.iter().any(|x| !x.is_finite()) {
+                self.dropped += 1;
+                continue;
+            }
+            let root = weight.sqrt() as f32;
+            finite.extend(row.iter().map(|x| root * x));
+            self.weight += weight;
+            self.tokens += 1;
+        }
+        let rows = (self.tokens - before) as usize;
+        let x = finite;
         let mut block = vec![0.0f32; dim * dim];
         // SAFETY: block is [dim, dim]; x is [rows, dim], read as [dim, rows] and as [rows, dim].
         unsafe {
@@ -123,7 +151,8 @@ impl Hessians {
                 &RuntimeOptions::default(),
                 &mut |layer, input, x| {
                     let dim = x.len() / window.len();
-                    this.groups.entry(group(layer, input)).or_insert_with(|| Sum::new(dim)).add(x);
+                    let sum = this.sums.entry(group(layer, input));
+                    sum.or_insert_with(|| Sum::new(dim)).add(x, repeat_n(1.0, window.len()));
                 },
             )?;
             progress(Event::Advance(window.len() as u64));
@@ -131,28 +160,74 @@ impl Hessians {
         Ok(this)
     }
 
+    /// Like [`collect`](Self::collect), for every layer on its own, with each token weighted by the
+    /// length of the gradient of a sampled prediction at the layer's outputs; squares of these
+    /// gradients, summed over tokens, weight the outputs.
+    ///
+    /// GuidedQuant (arXiv:2505.07004) weights tokens by the squared length, which is what the Fisher
+    /// information says. A few tokens then decide, and one draw a token is a noisy estimate: the
+    /// length itself gave a lower divergence on held-out text (docs/fidelity.md).
+    ///
+    /// `model` must be dense; `seed` draws the predictions.
+    pub fn collect_weighted(
+        model: &Model,
+        windows: &[&[u32]],
+        seed: u64,
+        progress: Progress,
+    ) -> Result<Self, ModelError> {
+        let total = windows.iter().map(|w| w.len() as u64).sum();
+        progress(Event::Stage { name: "calibrate", total });
+        let mut this = Self { weighted: true, ..Self::default() };
+        for (index, window) in windows.iter().enumerate() {
+            let seed = seed.wrapping_add(index as u64);
+            model.gradients(window, seed, &RuntimeOptions::default(), &mut |seen| {
+                this.add_weighted(window.len(), &seen);
+            })?;
+            progress(Event::Advance(window.len() as u64));
+        }
+        Ok(this)
+    }
+
+    fn add_weighted(&mut self, tokens: usize, seen: &LinearGradient) {
+        let path = format!("model.layers.{}.{}", seen.layer, seen.site.path());
+        let (dim, out) = (seen.input.len() / tokens, seen.gradient.len() / tokens);
+        let square = |g: &f32| f64::from(*g).powi(2);
+        let weights =
+            seen.gradient.chunks_exact(out).map(|row| row.iter().map(square).sum::<f64>().sqrt());
+        let sum = self.sums.entry(path.clone()).or_insert_with(|| Sum::new(dim));
+        sum.add(seen.input, weights);
+        let outputs = self.outputs.entry(path).or_insert_with(|| vec![0.0; out]);
+        for row in seen.gradient.chunks_exact(out).filter(|row| row.iter().all(|g| g.is_finite())) {
+            outputs.iter_mut().zip(row).for_each(|(sum, g)| *sum += square(g));
+        }
+    }
+
     /// Writes the file that [`HessianFile::open`] reads: one f32 `[dim, dim]` tensor a group, the
     /// mean over its tokens. `tokens` are those of the calibration text, recorded by their hash.
     pub fn save(&self, path: &Path, tokens: &[u32]) -> Result<(), QuantizeError> {
-        let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
-        let digest = Sha256::digest(bytes);
         let info = HessianInfo {
-            tokens_sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-            tokens: self.groups.iter().map(|(name, sum)| (name.clone(), sum.tokens)).collect(),
-            dropped: self.groups.iter().map(|(name, sum)| (name.clone(), sum.dropped)).collect(),
+            weighted: self.weighted,
+            tokens_sha256: tokens_sha256(tokens),
+            tokens: self.sums.iter().map(|(name, sum)| (name.clone(), sum.tokens)).collect(),
+            dropped: self.sums.iter().map(|(name, sum)| (name.clone(), sum.dropped)).collect(),
         };
         let means: Vec<(&String, usize, Vec<f32>)> = self
-            .groups
+            .sums
             .iter()
             .map(|(name, sum)| {
-                let tokens = sum.tokens.max(1) as f64;
-                (name, sum.dim, sum.matrix.iter().map(|h| (h / tokens) as f32).collect())
+                let weight = if sum.weight > 0.0 { sum.weight } else { 1.0 };
+                (name, sum.dim, sum.matrix.iter().map(|h| (h / weight) as f32).collect())
             })
             .collect();
-        let views = means.iter().map(|(name, dim, mean)| {
-            let view = TensorView::new(Dtype::F32, vec![*dim, *dim], bytemuck::cast_slice(mean));
-            (name.as_str(), view.expect("a whole matrix"))
-        });
+        let outputs: Vec<(String, Vec<f32>)> = self
+            .outputs
+            .iter()
+            .map(|(path, sum)| (outputs_name(path), sum.iter().map(|s| *s as f32).collect()))
+            .collect();
+        let means =
+            means.iter().map(|(name, dim, mean)| (name.as_str(), view(vec![*dim; 2], mean)));
+        let outputs = outputs.iter().map(|(name, sum)| (name.as_str(), view(vec![sum.len()], sum)));
+        let views = means.chain(outputs);
         let info = serde_json::to_string(&info).expect("plain data");
         let temporary = path.with_extension("tmp");
         safetensors::serialize_to_file(
@@ -185,16 +260,44 @@ impl HessianFile {
 
     /// The mean of `x x^T` for the input of the layer at `path`, `[dim, dim]`, if the file has it.
     pub fn hessian(&self, path: &str, dim: usize) -> Result<Option<Vec<f64>>, QuantizeError> {
-        let name = input_group(path);
+        let name = if self.info.weighted { path.to_owned() } else { input_group(path) };
+        self.tensor(&name, &[dim, dim])
+    }
+
+    pub(crate) fn id(&self) -> CalibrationId {
+        let HessianInfo { tokens_sha256, weighted, .. } = &self.info;
+        CalibrationId { tokens_sha256: tokens_sha256.clone(), weighted: *weighted }
+    }
+
+    /// How much predictions depend on each output of the layer at `path`, `[out]`, up to a factor;
+    /// `None` where the file does not say.
+    pub fn outputs(&self, path: &str, out: usize) -> Result<Option<Vec<f64>>, QuantizeError> {
+        self.tensor(&outputs_name(path), &[out])
+    }
+
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f64>>, QuantizeError> {
         let damaged = |reason: String| QuantizeError::Part { path: self.path.clone(), reason };
         let tensors = SafeTensors::deserialize(&self.map).map_err(|e| damaged(e.to_string()))?;
-        let Ok(view) = tensors.tensor(&name) else { return Ok(None) };
-        if view.dtype() != Dtype::F32 || view.shape() != [dim, dim] {
+        let Ok(view) = tensors.tensor(name) else { return Ok(None) };
+        if view.dtype() != Dtype::F32 || view.shape() != shape {
             let found = (view.dtype(), view.shape().to_vec());
-            return Err(damaged(format!("`{name}` is {found:?}, not f32 [{dim}, {dim}]")));
+            return Err(damaged(format!("`{name}` is {found:?}, not f32 {shape:?}")));
         }
         let elements = view.data().chunks_exact(4);
         let value = |b: &[u8]| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         Ok(Some(elements.map(value).collect()))
     }
+}
+
+pub(crate) fn tokens_sha256(tokens: &[u32]) -> String {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn view(shape: Vec<usize>, values: &[f32]) -> TensorView<'_> {
+    TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values)).expect("a whole tensor")
+}
+
+fn outputs_name(path: &str) -> String {
+    format!("{path}.outputs")
 }

@@ -26,6 +26,6 @@ pub use hessian::{HessianFile, HessianInfo, Hessians};
 pub use manifest::{
     FeedbackReport, LayerReport, MANIFEST_FILE, Manifest, ScaleReport, SourceFile, Totals,
 };
-pub use options::{AxisChoice, QuantizeOptions, RecordedOptions};
+pub use options::{AxisChoice, HessianSource, QuantizeOptions, RecordedOptions};
 pub use pipeline::quantize;
 pub use progress::{Event, Progress};

@@ -1,5 +1,6 @@
 //! What a user chooses.
 
+use crate::hessian::CalibrationId;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use trelliq_codec::{Code, ScaleRule};
@@ -14,6 +15,16 @@ pub enum AxisChoice {
     #[default]
     Auto,
     Fixed(Axis),
+}
+
+/// Where Hessians come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HessianSource {
+    /// A file that [`crate::Hessians::save`] wrote.
+    File(PathBuf),
+    /// The source model, run over these windows of calibration tokens with
+    /// [`crate::Hessians::collect_weighted`] before anything is coded.
+    Collect(Vec<Vec<u32>>),
 }
 
 /// Options of [`crate::quantize`]. All but `resume` and `overwrite` are part of the result.
@@ -42,7 +53,7 @@ pub struct QuantizeOptions {
     pub embed_bits: Option<u32>,
     /// Hessians of the layers' inputs, for rounding with feedback; without them weights are coded
     /// row by row.
-    pub hessians: Option<PathBuf>,
+    pub hessians: Option<HessianSource>,
     /// What is added to a Hessian's diagonal, as a fraction of its mean.
     pub damping: f64,
     /// Input channels that are coded before their errors are fed on: 1 is best, more is faster.
@@ -103,6 +114,8 @@ pub struct RecordedOptions {
     pub embed_bits: Option<u32>,
     /// Of the calibration tokens behind the Hessians, when there were any.
     pub calibration_sha256: Option<String>,
+    /// Whether those Hessians weight tokens and outputs by how much predictions depend on them.
+    pub weighted_hessians: bool,
     pub damping: f64,
     pub feedback_block: usize,
     pub channel_scales: bool,
@@ -111,7 +124,7 @@ pub struct RecordedOptions {
 }
 
 impl RecordedOptions {
-    pub(crate) fn new(options: &QuantizeOptions, calibration_sha256: Option<String>) -> Self {
+    pub(crate) fn new(options: &QuantizeOptions, calibration: Option<&CalibrationId>) -> Self {
         let axis = match options.axis {
             AxisChoice::Auto => "auto",
             AxisChoice::Fixed(Axis::Out) => "0",
@@ -130,7 +143,8 @@ impl RecordedOptions {
             exclude: options.exclude.clone(),
             head_bits: options.head_bits,
             embed_bits: options.embed_bits,
-            calibration_sha256,
+            calibration_sha256: calibration.map(|id| id.tokens_sha256.clone()),
+            weighted_hessians: calibration.is_some_and(|id| id.weighted),
             damping: options.damping,
             feedback_block: options.feedback_block,
             channel_scales: options.channel_scales,

@@ -123,6 +123,11 @@ impl Parts {
         self.directory.join(format!("{index:06}.safetensors"))
     }
 
+    /// Where Hessians that a run collects stay until it is done.
+    pub fn hessians(&self) -> PathBuf {
+        self.directory.join("hessians.safetensors")
+    }
+
     /// The finished part of layer `index` of the plan, if there is one.
     pub fn load(&self, index: usize, plan: &LayerPlan) -> Result<Option<Part>, QuantizeError> {
         let path = self.path(index);

@@ -3,9 +3,9 @@
 use crate::assemble::{self, CodedLayer};
 use crate::check::check_source;
 use crate::encode::encode_layer;
-use crate::hessian::HessianFile;
+use crate::hessian::{CalibrationId, HessianFile, Hessians, tokens_sha256};
 use crate::manifest::{MANIFEST_FILE, Manifest, SourceFile, Totals};
-use crate::options::RecordedOptions;
+use crate::options::{HessianSource, RecordedOptions};
 use crate::parts::{self, Parts};
 use crate::plan::{LayerPlan, plan};
 use crate::{Event, Progress, QuantizeError, QuantizeOptions};
@@ -15,9 +15,13 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trelliq_format::ModelSource;
+use trelliq_model::{LoadOptions, Model};
 
 /// The program's version, part of what decides an artifact's bytes.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Seed of the predictions that are drawn for weighted Hessians.
+const CALIBRATION_SEED: u64 = 0;
 
 /// Memory that tensors in flight may take together.
 const MEMORY: usize = 1 << 30;
@@ -45,15 +49,29 @@ pub fn quantize(
 ) -> Result<Manifest, QuantizeError> {
     let plans = plan(source, options)?;
     let files = hash_source(source, progress)?;
-    let hessians = options.hessians.as_deref().map(HessianFile::open).transpose()?;
-    let calibration = hessians.as_ref().map(|file| file.info.tokens_sha256.clone());
-    let recorded = RecordedOptions::new(options, calibration);
+    let given = match &options.hessians {
+        Some(HessianSource::File(path)) => Some(HessianFile::open(path)?),
+        _ => None,
+    };
+    let calibration = match &options.hessians {
+        Some(HessianSource::Collect(windows)) => {
+            Some(CalibrationId { tokens_sha256: tokens_sha256(&windows.concat()), weighted: true })
+        }
+        _ => given.as_ref().map(HessianFile::id),
+    };
+    let recorded = RecordedOptions::new(options, calibration.as_ref());
     let identity = as_read_back(&parts::identity(VERSION, &recorded, &files));
     if let Some(manifest) = finished(out, options, &identity)? {
         return Ok(manifest);
     }
     check_source(source, progress)?;
     let parts = Parts::open(out, options, &identity)?;
+    let hessians = match (&options.hessians, given) {
+        (Some(HessianSource::Collect(windows)), _) => {
+            Some(collected(source, &parts.hessians(), windows, progress)?)
+        }
+        (_, given) => given,
+    };
     let job = Job { source, out, options, plans: &plans, hessians: hessians.as_ref(), progress };
     let result = job.run(recorded, files, &parts);
     match &result {
@@ -61,6 +79,22 @@ pub fn quantize(
         _ => parts.remove()?,
     }
     result
+}
+
+/// The file of Hessians at `path`: what an earlier run of the same identity left there, or new ones.
+fn collected(
+    source: &ModelSource,
+    path: &Path,
+    windows: &[Vec<u32>],
+    progress: Progress,
+) -> Result<HessianFile, QuantizeError> {
+    if !path.exists() {
+        let model = Model::load(source, &LoadOptions::default())?;
+        let views: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
+        let hessians = Hessians::collect_weighted(&model, &views, CALIBRATION_SEED, progress)?;
+        hessians.save(path, &windows.concat())?;
+    }
+    HessianFile::open(path)
 }
 
 /// What a run works on.

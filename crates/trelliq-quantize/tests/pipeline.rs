@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use trelliq_codec::ScaleRule;
 use trelliq_format::{ModelSource, WriterOptions, load_packed};
 use trelliq_kernels::{Axis, Numerics, TrellisLinear};
-use trelliq_model::{LayerInput, LoadOptions, Model, RuntimeOptions, SequenceStep, Tokenizer};
+use trelliq_model::{
+    LayerInput, LinearSite, LoadOptions, Model, RuntimeOptions, SequenceStep, Tokenizer,
+};
 use trelliq_quantize::*;
 
 const QUERY: &str = "model.layers.0.self_attn.q_proj";
@@ -362,6 +364,86 @@ fn hessians_are_means_of_outer_products_of_the_inputs() {
     assert!(HessianFile::open(&tiny().join("model.safetensors")).is_err());
 }
 
+/// Windows of the calibration text.
+fn windows(count: usize) -> Vec<Vec<u32>> {
+    tokens(&source()).chunks_exact(128).take(count).map(<[u32]>::to_vec).collect()
+}
+
+#[test]
+fn weighted_hessians_are_means_by_lengths_of_gradients() {
+    let model = Model::load(&source(), &LoadOptions::default()).unwrap();
+    let windows = windows(2);
+    let views: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
+    let hessians = Hessians::collect_weighted(&model, &views, 7, &|_| {}).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("h.safetensors");
+    hessians.save(&path, &windows.concat()).unwrap();
+    // One layer by hand in f64.
+    let (mut sum, mut total, mut outputs) = (vec![0.0f64; 192 * 192], 0.0, vec![0.0f64; 192]);
+    for (index, window) in windows.iter().enumerate() {
+        let options = RuntimeOptions::default();
+        model
+            .gradients(window, 7 + index as u64, &options, &mut |seen| {
+                if (seen.layer, seen.site) != (0, LinearSite::AttentionOutput) {
+                    return;
+                }
+                let rows = seen.input.chunks_exact(192).zip(seen.gradient.chunks_exact(192));
+                for (x, g) in rows {
+                    let squares = g.iter().map(|g| f64::from(*g).powi(2));
+                    outputs.iter_mut().zip(squares.clone()).for_each(|(o, s)| *o += s);
+                    let weight = squares.sum::<f64>().sqrt();
+                    total += weight;
+                    for (n, sum) in sum.iter_mut().enumerate() {
+                        *sum += weight * f64::from(x[n / 192]) * f64::from(x[n % 192]);
+                    }
+                }
+            })
+            .unwrap();
+    }
+    let file = HessianFile::open(&path).unwrap();
+    assert!(file.info.weighted);
+    let layer = "model.layers.0.self_attn.o_proj";
+    let close = |found: &[f64], expected: &[f64], by: f64| {
+        let scale = expected.iter().fold(0.0f64, |m, e| m.max(e.abs())) / by;
+        found.iter().zip(expected).all(|(f, e)| (f - e / by).abs() < 1e-5 * scale)
+    };
+    assert!(close(&file.hessian(layer, 192).unwrap().unwrap(), &sum, total));
+    assert!(close(&file.outputs(layer, 192).unwrap().unwrap(), &outputs, 1.0));
+    assert!(file.outputs(layer, 64).is_err());
+}
+
+#[test]
+fn calibrated_runs_give_the_same_bytes_with_any_number_of_threads_and_any_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let windows = windows(3);
+    let collect = Some(HessianSource::Collect(windows.clone()));
+    let mut results = Vec::new();
+    for threads in [1, 3] {
+        let out = directory.path().join(format!("threads-{threads}"));
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let options = QuantizeOptions { hessians: collect.clone(), ..options() };
+        let manifest = pool.install(|| run(&source(), &out, &options));
+        assert!(manifest.options.weighted_hessians);
+        results.push(out);
+    }
+    assert_eq!(files(&results[0]), files(&results[1]));
+    // The same from a file that was made before.
+    let model = Model::load(&source(), &LoadOptions::default()).unwrap();
+    let views: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
+    let path = directory.path().join("h.safetensors");
+    let hessians = Hessians::collect_weighted(&model, &views, 0, &|_| {}).unwrap();
+    hessians.save(&path, &windows.concat()).unwrap();
+    let out = directory.path().join("from-file");
+    let hessians = Some(HessianSource::File(path));
+    run(&source(), &out, &QuantizeOptions { hessians, ..options() });
+    assert_eq!(files(&results[0]), files(&out));
+    // Layers that read one input share its scales, although each has a Hessian of its own.
+    let packed = ModelSource::open_path(&out).unwrap();
+    let su = |name: &str| packed.read_f32(&format!("model.layers.1.{name}.su")).unwrap();
+    assert_eq!(su("self_attn.q_proj"), su("self_attn.v_proj"));
+    assert_eq!(su("mlp.gate_proj"), su("mlp.up_proj"));
+}
+
 #[test]
 fn feedback_lowers_the_error_of_outputs_with_any_number_of_threads() {
     let directory = tempfile::tempdir().unwrap();
@@ -369,7 +451,8 @@ fn feedback_lowers_the_error_of_outputs_with_any_number_of_threads() {
     calibrate(&hessians);
     let plain = directory.path().join("plain");
     run(&source(), &plain, &options());
-    let options = QuantizeOptions { hessians: Some(hessians.clone()), ..options() };
+    let options =
+        QuantizeOptions { hessians: Some(HessianSource::File(hessians.clone())), ..options() };
     let mut results = Vec::new();
     for threads in [1, 3] {
         let out = directory.path().join(format!("feedback-{threads}"));
@@ -392,7 +475,8 @@ fn channel_scales_lower_the_error_of_outputs() {
     let hessians = directory.path().join("h.safetensors");
     calibrate(&hessians);
     let file = HessianFile::open(&hessians).unwrap();
-    let options = QuantizeOptions { hessians: Some(hessians.clone()), ..options() };
+    let options =
+        QuantizeOptions { hessians: Some(HessianSource::File(hessians.clone())), ..options() };
     let [with, without] = [true, false].map(|channel_scales| {
         let out = directory.path().join(channel_scales.to_string());
         run(&source(), &out, &QuantizeOptions { channel_scales, ..options.clone() });

@@ -1,5 +1,6 @@
 //! `trelliq`: the command line. Every command is a thin shell around the workspace's crates.
 
+mod calibration;
 mod cli;
 mod commands;
 mod output;

@@ -1,9 +1,9 @@
 //! `trelliq hessian`: statistics of a model's layer inputs, for rounding with feedback.
 
+use crate::calibration::{BUNDLED, WindowArgs};
 use crate::{progress::Stages, source};
-use anyhow::{Context, Result, bail};
-use std::fs;
-use std::num::NonZeroUsize;
+use anyhow::Result;
+use clap::ValueEnum;
 use std::path::PathBuf;
 use trelliq_quantize::Hessians;
 
@@ -20,17 +20,28 @@ pub struct Args {
     /// The file to write
     out: PathBuf,
 
-    /// Calibration text
-    #[arg(long, value_name = "FILE")]
-    calibration: PathBuf,
+    /// Calibration text, or .jsonl with a `text` a line; `default` for the bundled one
+    #[arg(long, value_name = "FILE", default_value = BUNDLED)]
+    calibration: String,
 
-    /// Tokens of a window
-    #[arg(long, value_name = "N", default_value = "512")]
-    window: NonZeroUsize,
+    #[command(flatten)]
+    windows: WindowArgs,
 
-    /// Windows, spread over the text
-    #[arg(long, value_name = "W", default_value = "40")]
-    windows: NonZeroUsize,
+    /// What tokens weigh
+    #[arg(long, value_enum, default_value_t = Weights::Fisher)]
+    weights: Weights,
+
+    /// Seed of the predictions that are drawn for `--weights fisher`
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Weights {
+    /// As much as the model's predictions depend on a layer's outputs at them; takes three times as long
+    Fisher,
+    /// All the same
+    Equal,
 }
 
 const AFTER_HELP: &str = "\
@@ -41,20 +52,15 @@ Example:
   trelliq quantize models/smollm2.gguf packed --bits 3 --hessians smollm2.hessians";
 
 pub fn run(args: Args) -> Result<()> {
-    let text = fs::read_to_string(&args.calibration);
-    let text = text.with_context(|| format!("cannot read {}", args.calibration.display()))?;
     let loaded = source::load(&args.model, false)?;
-    let tokens = loaded.tokenizer.encode(&text, false)?;
-    let (window, count) = (args.window.get(), args.windows.get());
-    let full = tokens.len() / window;
-    if full < count {
-        bail!("the text has {full} windows of {window} tokens, {count} are wanted");
-    }
-    // The rule of `trelliq eval`, so that a text is sampled alike by both.
-    let windows: Vec<&[u32]> =
-        (0..count).map(|w| &tokens[w * (full / count) * window..][..window]).collect();
+    let windows = args.windows.read(&args.calibration, &loaded.tokenizer)?;
+    let views: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
     let stages = Stages::default();
-    let hessians = Hessians::collect(&loaded.model, &windows, &|event| stages.on(event));
+    let progress = |event: trelliq_quantize::Event| stages.on(event);
+    let hessians = match args.weights {
+        Weights::Fisher => Hessians::collect_weighted(&loaded.model, &views, args.seed, &progress),
+        Weights::Equal => Hessians::collect(&loaded.model, &views, &progress),
+    };
     stages.finish();
     Ok(hessians?.save(&args.out, &windows.concat())?)
 }

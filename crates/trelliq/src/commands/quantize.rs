@@ -2,6 +2,7 @@
 
 use super::Switch;
 use super::validate::{code, scale_rule};
+use crate::calibration::WindowArgs;
 use crate::output::{TextTable, print_json};
 use crate::{progress::Stages, source};
 use anyhow::Result;
@@ -11,8 +12,10 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use trelliq_codec::{BITS, Code, STATE_BITS, ScaleRule};
+use trelliq_format::ModelSource;
 use trelliq_kernels::Axis;
-use trelliq_quantize::{AxisChoice, Manifest, QuantizeOptions};
+use trelliq_model::Tokenizer;
+use trelliq_quantize::{AxisChoice, HessianSource, Manifest, QuantizeOptions};
 
 /// Code a model's linear layers
 ///
@@ -76,8 +79,16 @@ pub struct Args {
     #[arg(long, value_name = "K", value_parser = bits())]
     embed_bits: Option<u32>,
 
-    /// Round with feedback under the Hessians of this file, which `trelliq hessian` makes: loses far
-    /// less at the same size
+    /// Round with feedback, calibrated on a text (`default` for the bundled one; .jsonl with a `text` a
+    /// line): loses far less at the same size, takes about three times as long
+    #[arg(long, value_name = "FILE", conflicts_with = "hessians")]
+    calibration: Option<String>,
+
+    #[command(flatten)]
+    windows: WindowArgs,
+
+    /// Round with feedback under the Hessians of this file, which `trelliq hessian` makes once for any
+    /// number of bits
     #[arg(long, value_name = "FILE")]
     hessians: Option<PathBuf>,
 
@@ -125,6 +136,7 @@ While it works, finished layers wait in OUT.partial. The number of threads never
 
 Examples:
   trelliq quantize models/smollm2.gguf packed --bits 4
+  trelliq quantize models/smollm2.gguf packed --bits 3 --calibration default --embed-bits 8
   trelliq quantize owner/name packed --bits 3 --state-bits 16 --embed-bits 6
   trelliq quantize dir packed --bits 2 --exclude '*.down_proj,*.layers.0.*'";
 
@@ -152,8 +164,9 @@ pub fn run(args: Args) -> Result<()> {
     let source = source::open(&args.model)?;
     let resumed = args.resume == Switch::On && partial(&args.out).exists();
     let stages = Stages::default();
+    let options = args.options(&source)?;
     let result =
-        trelliq_quantize::quantize(&source, &args.out, &args.options(), &|event| stages.on(event));
+        trelliq_quantize::quantize(&source, &args.out, &options, &|event| stages.on(event));
     stages.finish();
     let coding = stages.time("code").filter(|_| !resumed);
     let summary = Summary::new(&args.out, &result?, started.elapsed(), coding);
@@ -175,8 +188,18 @@ fn damping(text: &str) -> Result<f64, String> {
 }
 
 impl Args {
-    fn options(&self) -> QuantizeOptions {
-        QuantizeOptions {
+    /// Where Hessians come from; the source is opened for its tokenizer.
+    fn hessians(&self, source: &ModelSource) -> Result<Option<HessianSource>> {
+        if let Some(file) = &self.hessians {
+            return Ok(Some(HessianSource::File(file.clone())));
+        }
+        let Some(text) = &self.calibration else { return Ok(None) };
+        let tokenizer = Tokenizer::from_files(source.sidecar_files(), source.config())?;
+        Ok(Some(HessianSource::Collect(self.windows.read(text, &tokenizer)?)))
+    }
+
+    fn options(&self, source: &ModelSource) -> Result<QuantizeOptions> {
+        Ok(QuantizeOptions {
             bits: self.bits,
             state_bits: self.state_bits,
             code: self.code,
@@ -189,7 +212,7 @@ impl Args {
             exclude: self.exclude.clone(),
             head_bits: self.head_bits,
             embed_bits: self.embed_bits,
-            hessians: self.hessians.clone(),
+            hessians: self.hessians(source)?,
             damping: self.damping,
             feedback_block: self.feedback_block.get(),
             channel_scales: self.channel_scales == Switch::On,
@@ -197,7 +220,7 @@ impl Args {
             max_shard_bytes: self.max_shard_size,
             resume: self.resume == Switch::On,
             overwrite: self.overwrite,
-        }
+        })
     }
 }
 
