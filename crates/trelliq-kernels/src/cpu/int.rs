@@ -34,13 +34,21 @@ pub(super) fn scatter(
             for (lanes, words) in words.chunks_exact_mut(loaded).enumerate().take(2 * vectors) {
                 reader.load(start + lanes * LANES, block, words);
             }
-            for run in 0..reader.runs() {
+            // What comes after this block is asked for little by little, as it is computed with.
+            let (next, next_block) = if block + 1 < blocks.end {
+                (start, block + 1)
+            } else {
+                (start + GROUP, blocks.start)
+            };
+            let steps = 2 * reader.runs();
+            for step in 0..steps {
+                let (run, half) = (step / 2, step % 2);
+                let ahead = next + step * GROUP / steps..next + (step + 1) * GROUP / steps;
+                reader.prefetch(ahead, next_block);
                 let words = &words[reader.run_word(run)..];
-                for half in 0..2 {
-                    reader.byte_sums(words, loaded, Weights::Rows { half }, vectors, sums);
-                    let column = (block - blocks.start) * t + run * RUN + half * HALF;
-                    reader.kernels.int_scatter(sums, x, group, &mut out[column..], pitch);
-                }
+                reader.byte_sums(words, loaded, Weights::Rows { half }, vectors, sums);
+                let column = (block - blocks.start) * t + run * RUN + half * HALF;
+                reader.kernels.int_scatter(sums, x, group, &mut out[column..], pitch);
             }
         }
     }
@@ -64,6 +72,11 @@ pub(super) fn reduce(
         acc.fill(Lanes::default());
         for block in 0..reader.blocks() {
             reader.load(first, block, words);
+            if block + 1 < reader.blocks() {
+                reader.prefetch(first..first + LANES, block + 1);
+            } else {
+                reader.prefetch(first + LANES..first + 2 * LANES, 0);
+            }
             reduce_block(reader, x, block, words, acc, totals, sums);
         }
         let factors = reader.factors(first);

@@ -7,7 +7,7 @@ use super::generic::{self, Quants, Weighing};
 use super::int_kernels::{self, GroupWords, Sums};
 use super::lanes::{LANES, Lanes, Run};
 use super::quantized::Quantized;
-use super::simd::{self, Portable};
+use super::simd;
 use trelliq_codec::{Code, Trellis};
 
 /// Rows of x that one pass of [`Kernels::reduce`] can take: the index is log2.
@@ -354,11 +354,17 @@ macro_rules! compile {
     };
 }
 
+/// The vectors of the build's baseline.
+#[cfg(target_arch = "aarch64")]
+const BASELINE: super::neon::Neon = super::neon::Neon;
+#[cfg(not(target_arch = "aarch64"))]
+const BASELINE: super::simd::Portable = super::simd::Portable;
+
 compile!(
     baseline,
     fma: cfg!(any(target_arch = "aarch64", target_feature = "fma")),
     reduce_rows: 4,
-    simd: Portable
+    simd: BASELINE
 );
 // SAFETY (all): the function that makes the value is compiled for the features that it stands for.
 #[cfg(target_arch = "x86_64")]

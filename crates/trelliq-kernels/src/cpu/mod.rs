@@ -15,6 +15,8 @@ mod isa;
 mod job;
 mod kernels;
 mod lanes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plan;
 mod prefill;
 mod quantized;

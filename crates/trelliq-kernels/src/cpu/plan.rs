@@ -27,6 +27,10 @@ const TILE_OUTPUTS: usize = 128;
 /// Stored rows that a scatter job adds up at least, and most parts that the rows are split into.
 const CHUNK_ROWS: usize = 192;
 const MAX_CHUNKS: usize = 8;
+/// Weights of a job of the integer scatter, where there are as many, and most parts that the rows are
+/// split into: long pieces of few rows, because rows lie one after another in memory.
+const INT_JOB_WEIGHTS: usize = 128 << 10;
+const INT_CHUNKS: usize = 16;
 /// Multiply-adds below which threads cost more than they give.
 const SERIAL_WORK: usize = 48 << 10;
 
@@ -50,19 +54,28 @@ impl Plan {
             (Method::Decode | Method::Int, Axis::In) => {
                 (JOB_WEIGHTS / inputs).next_multiple_of(LANES).max(LANES)
             }
+            (Method::Int, Axis::Out) => (INT_JOB_WEIGHTS / int_chunk(inputs)).next_multiple_of(t),
             (Method::Expand, _) | (_, Axis::In) => TILE_OUTPUTS,
             (_, Axis::Out) => TILE_OUTPUTS.div_ceil(t) * t,
         };
-        let parts = match (method, matrix.axis()) {
-            (Method::Decode | Method::Int, Axis::Out) => (inputs / CHUNK_ROWS).clamp(1, MAX_CHUNKS),
-            _ => 1,
+        let chunk = match (method, matrix.axis()) {
+            (Method::Decode, Axis::Out) => {
+                let parts = (inputs / CHUNK_ROWS).clamp(1, MAX_CHUNKS);
+                inputs.div_ceil(parts).next_multiple_of(4 * LANES)
+            }
+            (Method::Int, Axis::Out) => int_chunk(inputs),
+            _ => inputs.max(1),
         };
-        let chunk = inputs.div_ceil(parts).next_multiple_of(GROUP);
         let chunks =
             (0..inputs).step_by(chunk).map(|start| start..(start + chunk).min(inputs)).collect();
         let parallel = inputs * outputs * m > SERIAL_WORK;
         Self { method, tile: tile.min(outputs.max(1)), chunks, parallel }
     }
+}
+
+/// Stored rows of a job of the integer scatter, whole groups of activations.
+fn int_chunk(inputs: usize) -> usize {
+    GROUP * inputs.div_ceil(GROUP * INT_CHUNKS).max(1)
 }
 
 fn method(matrix: &PackedMatrix, m: usize, options: &KernelOptions) -> Method {
