@@ -27,15 +27,23 @@ pub(crate) struct EncodedLayer {
     pub report: LayerReport,
 }
 
-/// Reads, rotates and codes one tensor: under its input's Hessian where `hessians` has one and the
-/// layer is coded along its outputs, else row by row.
-pub(crate) fn encode_layer(
+/// A tensor that is ready to be coded.
+pub(crate) struct Prepared {
+    /// `[out, in]`, rotated where the plan says so.
+    pub weight: Vec<f32>,
+    pub rotation: Option<Rotation>,
+    /// Of the rotated and scaled input, with its factor: where there is a Hessian and the layer is coded
+    /// along its outputs.
+    pub hessian: Option<(Vec<f64>, Factor)>,
+}
+
+/// Reads one tensor, finds its channel scales and rotates it with its Hessian.
+pub(crate) fn prepare(
     source: &ModelSource,
     plan: &LayerPlan,
     options: &QuantizeOptions,
     hessians: Option<&HessianFile>,
-    progress: Progress,
-) -> Result<EncodedLayer, QuantizeError> {
+) -> Result<Prepared, QuantizeError> {
     let tensor = plan.tensor();
     let mut weight = source.read_f32(&tensor)?;
     source.release(&tensor);
@@ -52,12 +60,33 @@ pub(crate) fn encode_layer(
     if let Some(rotation) = &rotation {
         rotate_weight(&mut weight, rotation);
     }
+    let hessian = hessian.map(|mut hessian| {
+        if let Some(rotation) = &rotation {
+            rotate_hessian(&mut hessian, rotation);
+        }
+        let factor = Factor::new(&hessian, plan.in_features, options.damping)
+            .map_err(|source| QuantizeError::Hessian { tensor: plan.tensor(), source })?;
+        Ok::<_, QuantizeError>((hessian, factor))
+    });
+    Ok(Prepared { weight, rotation, hessian: hessian.transpose()? })
+}
+
+/// Reads, rotates and codes one tensor: under its input's Hessian where `hessians` has one and the
+/// layer is coded along its outputs, else row by row.
+pub(crate) fn encode_layer(
+    source: &ModelSource,
+    plan: &LayerPlan,
+    options: &QuantizeOptions,
+    hessians: Option<&HessianFile>,
+    progress: Progress,
+) -> Result<EncodedLayer, QuantizeError> {
+    let Prepared { weight, rotation, hessian } = prepare(source, plan, options, hessians)?;
     let codec = RowCodec::new(plan.quantization.trellis, options.scale_rule, options.passes)
-        .map_err(QuantizeError::codec(&tensor))?;
+        .map_err(QuantizeError::codec(&plan.tensor()))?;
     let energy: f64 = weight.iter().map(|&w| f64::from(w) * f64::from(w)).sum();
     let coded = match hessian {
-        Some(hessian) => {
-            with_feedback(plan, options, weight, hessian, rotation.as_ref(), &codec, progress)?
+        Some((hessian, factor)) => {
+            with_feedback(plan, options, weight, &hessian, &factor, &codec, progress)?
         }
         None => row_by_row(plan, &weight, &codec, progress)?,
     };
@@ -105,24 +134,19 @@ fn with_feedback(
     plan: &LayerPlan,
     options: &QuantizeOptions,
     weight: Vec<f32>,
-    mut hessian: Vec<f64>,
-    rotation: Option<&Rotation>,
+    hessian: &[f64],
+    factor: &Factor,
     codec: &RowCodec,
     progress: Progress,
 ) -> Result<CodedTensor, QuantizeError> {
-    if let Some(rotation) = rotation {
-        rotate_hessian(&mut hessian, rotation);
-    }
-    let factor = Factor::new(&hessian, plan.in_features, options.damping)
-        .map_err(|source| QuantizeError::Hessian { tensor: plan.tensor(), source })?;
     let mut by_channel = columns(&weight, plan.in_features, 0..plan.in_features);
     drop(weight);
     let advance = |weights: usize| progress(Event::Advance(weights as u64));
     let block = options.feedback_block;
     let coded =
-        code_with_feedback(&mut by_channel, plan.out_features, &factor, block, codec, &advance)
+        code_with_feedback(&mut by_channel, plan.out_features, factor, block, codec, &advance)
             .map_err(QuantizeError::codec(&plan.tensor()))?;
-    let scales = refitted(&mut by_channel, &coded, &hessian, codec);
+    let scales = refitted(&mut by_channel, &coded, hessian, codec);
     let squared_error = by_channel.iter().map(|&e| f64::from(e) * f64::from(e)).sum();
     let feedback = Some(FeedbackReport { damping: factor.damping, dead_channels: factor.dead });
     Ok(CodedTensor { words: coded.words, scales, squared_error, feedback })

@@ -20,6 +20,16 @@ pub enum QuantizeError {
     Hessian { tensor: String, source: FactorError },
     #[error("calibration: {0}")]
     Calibration(#[from] ModelError),
+    #[error(
+        "a budget of bits or bytes needs to know what each layer's error costs: pass a calibration text, or Hessians that weight tokens"
+    )]
+    BudgetWithoutHessians,
+    #[error("average bits of {0}: from 1 to 8 are possible")]
+    AverageBits(f64),
+    #[error(
+        "no widths fit the budget: at their least the codes take {least} bytes, {budget} are left for them"
+    )]
+    BudgetTooSmall { least: u64, budget: u64 },
     #[error("cannot start threads: {0}")]
     Threads(String),
     #[error("options: {0}")]

@@ -12,6 +12,8 @@ pub(crate) struct Factor {
     dim: usize,
     /// `[dim, dim]` row-major; only elements right of the diagonal are read.
     upper: Vec<f32>,
+    /// D, `[dim]`: what is left of each channel's power once the later ones are known.
+    pub diagonal: Vec<f64>,
     /// Damping that was needed, as a fraction of the mean diagonal.
     pub damping: f64,
     /// Channels that no calibration token excited.
@@ -40,7 +42,8 @@ impl Factor {
         }
         let dead = diagonal.iter().filter(|d| **d <= 0.0).count();
         if dead == dim {
-            return Ok(Self { dim, upper: vec![0.0; dim * dim], damping: 0.0, dead });
+            let (upper, diagonal) = (vec![0.0; dim * dim], vec![0.0; dim]);
+            return Ok(Self { dim, upper, diagonal, damping: 0.0, dead });
         }
         let mean = diagonal.iter().sum::<f64>() / (dim - dead) as f64;
         let mut tried = damping;
@@ -48,7 +51,10 @@ impl Factor {
         for _ in 0..ATTEMPTS {
             match reversed(hessian, dim, tried * mean).llt(Side::Lower) {
                 Ok(llt) => {
-                    return Ok(Self { dim, upper: unit_upper(&llt, dim), damping: tried, dead });
+                    let diagonal =
+                        (0..dim).map(|k| llt.L()[(dim - 1 - k, dim - 1 - k)].powi(2)).collect();
+                    let upper = unit_upper(&llt, dim);
+                    return Ok(Self { dim, upper, diagonal, damping: tried, dead });
                 }
                 Err(faer::linalg::cholesky::llt::factor::LltError::NonPositivePivot { index }) => {
                     pivot = dim - 1 - index;
@@ -117,7 +123,7 @@ pub(crate) mod tests {
         for k in (0..dim).rev() {
             let later: f64 = (k + 1..dim).map(|j| unit(k, j).powi(2) * d[j]).sum();
             d[k] = h[k * dim + k] - later;
-            assert!(d[k] > 0.0);
+            assert!(d[k] > 0.0 && (d[k] / factor.diagonal[k] - 1.0).abs() < 1e-5);
         }
         for i in 0..dim {
             for j in 0..dim {

@@ -1,7 +1,9 @@
 //! From a dense model to a packed one: which tensors are coded and how, rotation, coding, and a
 //! pipeline that can be killed at any moment and continued.
 
+mod allocate;
 mod assemble;
+mod budget;
 mod channels;
 mod check;
 mod decode;
@@ -18,6 +20,7 @@ mod plan;
 mod progress;
 mod refit;
 mod rotate;
+mod sensitivity;
 
 pub use decode::decode;
 pub use error::QuantizeError;
@@ -26,6 +29,6 @@ pub use hessian::{HessianFile, HessianInfo, Hessians};
 pub use manifest::{
     FeedbackReport, LayerReport, MANIFEST_FILE, Manifest, ScaleReport, SourceFile, Totals,
 };
-pub use options::{AxisChoice, HessianSource, QuantizeOptions, RecordedOptions};
+pub use options::{AxisChoice, Budget, HessianSource, QuantizeOptions, RecordedOptions};
 pub use pipeline::quantize;
 pub use progress::{Event, Progress};

@@ -17,6 +17,16 @@ pub enum AxisChoice {
     Fixed(Axis),
 }
 
+/// How much the codes of the linear layers may take together, when widths differ by layer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Budget {
+    /// Mean bits of a code (scales and rotations come on top, as with a uniform width).
+    AverageBits(f64),
+    /// Bytes of all tensors of the result together: codes, scales, rotations and what stays dense.
+    TotalBytes(u64),
+}
+
 /// Where Hessians come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HessianSource {
@@ -32,6 +42,8 @@ pub enum HessianSource {
 pub struct QuantizeOptions {
     /// K: stored bits a weight of the linear layers.
     pub bits: u32,
+    /// Gives each linear layer the width that loses least, instead of `bits`; needs weighted Hessians.
+    pub budget: Option<Budget>,
     /// L: bits of a trellis state.
     pub state_bits: u32,
     pub code: Code,
@@ -74,6 +86,7 @@ impl Default for QuantizeOptions {
     fn default() -> Self {
         Self {
             bits: 4,
+            budget: None,
             state_bits: 12,
             code: Code::OneMad,
             axis: AxisChoice::Auto,
@@ -101,6 +114,7 @@ impl Default for QuantizeOptions {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordedOptions {
     pub bits: u32,
+    pub budget: Option<Budget>,
     pub state_bits: u32,
     pub code: String,
     pub axis: String,
@@ -132,6 +146,7 @@ impl RecordedOptions {
         };
         Self {
             bits: options.bits,
+            budget: options.budget,
             state_bits: options.state_bits,
             code: options.code.name().into(),
             axis: axis.into(),

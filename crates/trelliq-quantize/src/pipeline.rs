@@ -1,6 +1,7 @@
 //! The whole run: check, code tensor by tensor, assemble, rename.
 
 use crate::assemble::{self, CodedLayer};
+use crate::budget;
 use crate::check::check_source;
 use crate::encode::encode_layer;
 use crate::hessian::{CalibrationId, HessianFile, Hessians, tokens_sha256};
@@ -47,7 +48,7 @@ pub fn quantize(
     options: &QuantizeOptions,
     progress: Progress,
 ) -> Result<Manifest, QuantizeError> {
-    let plans = plan(source, options)?;
+    let nominal = plan(source, options, &BTreeMap::new())?;
     let files = hash_source(source, progress)?;
     let given = match &options.hessians {
         Some(HessianSource::File(path)) => Some(HessianFile::open(path)?),
@@ -71,6 +72,16 @@ pub fn quantize(
             Some(collected(source, &parts.hessians(), windows, progress)?)
         }
         (_, given) => given,
+    };
+    let plans = match options.budget {
+        Some(budget) => {
+            let (_, dense) = assemble::dense_totals(source, &nominal)?;
+            let hessians = hessians.as_ref();
+            let widths =
+                budget::widths(source, &nominal, options, budget, hessians, dense, progress)?;
+            plan(source, options, &widths)?
+        }
+        None => nominal,
     };
     let job = Job { source, out, options, plans: &plans, hessians: hessians.as_ref(), progress };
     let result = job.run(recorded, files, &parts);
@@ -128,7 +139,7 @@ impl Job<'_> {
         };
         // Feedback codes one channel at a time, which keeps one thread busy: many tensors go at once.
         // Without it a tensor's rows keep all threads busy.
-        let workers = if hessians.is_some() { workers(plans) } else { 1 };
+        let workers = if hessians.is_some() { workers(plans.iter()) } else { 1 };
         for_each(plans.len(), workers, &code)?;
         let mut coded = Vec::with_capacity(plans.len());
         for (index, plan) in plans.iter().enumerate() {
@@ -200,16 +211,16 @@ fn finished(
 }
 
 /// Tensors that are coded at once under Hessians: one a thread, as far as memory allows.
-fn workers(plans: &[LayerPlan]) -> usize {
+pub(crate) fn workers<'a>(plans: impl Iterator<Item = &'a LayerPlan>) -> usize {
     let bytes =
         |plan: &LayerPlan| FLOATS_A_WEIGHT * 4 * plan.weights() + 20 * plan.in_features.pow(2);
-    let largest = plans.iter().map(bytes).max().unwrap_or(1);
+    let largest = plans.map(bytes).max().unwrap_or(1);
     (MEMORY / largest).clamp(1, rayon::current_num_threads())
 }
 
 /// Calls `work` for 0..count on `workers` threads, each a rayon pool of its own where there are
 /// several. Stops at the first error.
-fn for_each(
+pub(crate) fn for_each(
     count: usize,
     workers: usize,
     work: &(dyn Fn(usize) -> Result<(), QuantizeError> + Sync),

@@ -2,6 +2,7 @@
 
 use crate::{AxisChoice, QuantizeError, QuantizeOptions};
 use globset::{Glob, GlobSet, GlobSetBuilder};
+use std::collections::BTreeMap;
 use trelliq_codec::{BlockEncoder, Trellis};
 use trelliq_format::{LayerQuantization, ModelSource, RotationBlocks, TensorInfo};
 use trelliq_kernels::{Axis, choose_rotation_block};
@@ -30,6 +31,15 @@ impl LayerPlan {
         self.in_features * self.out_features
     }
 
+    /// Bytes of scales and channel factors.
+    pub fn side_bytes(&self) -> usize {
+        let channels = match self.quantization.rotation {
+            Some(_) => self.in_features + self.out_features,
+            None => 0,
+        };
+        2 * (self.stored().0 + channels)
+    }
+
     /// (rows, cols) as stored.
     pub fn stored(&self) -> (usize, usize) {
         match self.quantization.axis {
@@ -39,10 +49,12 @@ impl LayerPlan {
     }
 }
 
-/// Plans every coded tensor of a model, in the source's order.
+/// Plans every coded tensor of a model, in the source's order. `widths`: bits of linear layers, by path,
+/// where they are not those of the options.
 pub(crate) fn plan(
     source: &ModelSource,
     options: &QuantizeOptions,
+    widths: &BTreeMap<String, u32>,
 ) -> Result<Vec<LayerPlan>, QuantizeError> {
     if source.quantization().is_some() {
         return Err(QuantizeError::AlreadyQuantized);
@@ -64,7 +76,8 @@ pub(crate) fn plan(
         let bits = match path {
             EMBEDDING => options.embed_bits,
             HEAD => options.head_bits,
-            _ => (is_linear_layer(path) && chosen).then_some(options.bits),
+            _ => (is_linear_layer(path) && chosen)
+                .then(|| widths.get(path).copied().unwrap_or(options.bits)),
         };
         if let Some(bits) = bits {
             plans.push(plan_layer(path, info, bits, options)?);
