@@ -39,7 +39,7 @@ pub(crate) fn widths(
             legal: legal(plan, options),
         })
         .collect();
-    let left = code_bytes(plans, &layers, budget, dense_bytes)?;
+    let left = code_bytes(plans, &layers, budget, dense_bytes);
     let bits = allocate(&items, left).ok_or_else(|| QuantizeError::BudgetTooSmall {
         least: items.iter().map(|item| item.bytes_a_bit).sum(),
         budget: left,
@@ -48,25 +48,17 @@ pub(crate) fn widths(
 }
 
 /// Bytes that the codes of `layers` may take.
-fn code_bytes(
-    plans: &[LayerPlan],
-    layers: &[&LayerPlan],
-    budget: Budget,
-    dense_bytes: u64,
-) -> Result<u64, QuantizeError> {
+fn code_bytes(plans: &[LayerPlan], layers: &[&LayerPlan], budget: Budget, dense_bytes: u64) -> u64 {
     let weights: usize = layers.iter().map(|plan| plan.weights()).sum();
     match budget {
-        Budget::AverageBits(bits) if (1.0..=8.0).contains(&bits) => {
-            Ok((weights as f64 * bits / 8.0) as u64)
-        }
-        Budget::AverageBits(bits) => Err(QuantizeError::AverageBits(bits)),
+        Budget::AverageBits(bits) => (weights as f64 * bits / 8.0) as u64,
         Budget::TotalBytes(total) => {
             let fixed = plans.iter().map(|plan| plan.side_bytes() as u64).sum::<u64>();
             let others = plans.iter().filter(|p| p.path == EMBEDDING || p.path == HEAD);
             let others: u64 = others
                 .map(|p| p.weights() as u64 * u64::from(p.quantization.trellis.bits()) / 8)
                 .sum();
-            Ok(total.saturating_sub(dense_bytes + fixed + others))
+            total.saturating_sub(dense_bytes + fixed + others)
         }
     }
 }

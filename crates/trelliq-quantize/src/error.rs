@@ -79,6 +79,14 @@ impl QuantizeError {
 
     /// Whether the source or the options are at fault, so that no repetition can succeed.
     pub(crate) fn is_final(&self) -> bool {
-        matches!(self, Self::Codec { .. } | Self::Kernel { .. } | Self::NonFinite { .. })
+        matches!(
+            self,
+            Self::Codec { .. }
+                | Self::Kernel { .. }
+                | Self::NonFinite { .. }
+                | Self::Hessian { .. }
+                | Self::BudgetTooSmall { .. }
+                | Self::BudgetWithoutHessians
+        )
     }
 }

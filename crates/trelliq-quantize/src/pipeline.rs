@@ -6,7 +6,7 @@ use crate::check::check_source;
 use crate::encode::encode_layer;
 use crate::hessian::{CalibrationId, HessianFile, Hessians, tokens_sha256};
 use crate::manifest::{MANIFEST_FILE, Manifest, SourceFile, Totals};
-use crate::options::{HessianSource, RecordedOptions};
+use crate::options::{Budget, HessianSource, RecordedOptions};
 use crate::parts::{self, Parts};
 use crate::plan::{LayerPlan, plan};
 use crate::{Event, Progress, QuantizeError, QuantizeOptions};
@@ -60,6 +60,7 @@ pub fn quantize(
         }
         _ => given.as_ref().map(HessianFile::id),
     };
+    check_budget(options, calibration.as_ref())?;
     let recorded = RecordedOptions::new(options, calibration.as_ref());
     let identity = as_read_back(&parts::identity(VERSION, &recorded, &files));
     if let Some(manifest) = finished(out, options, &identity)? {
@@ -67,29 +68,69 @@ pub fn quantize(
     }
     check_source(source, progress)?;
     let parts = Parts::open(out, options, &identity)?;
-    let hessians = match (&options.hessians, given) {
-        (Some(HessianSource::Collect(windows)), _) => {
-            Some(collected(source, &parts.hessians(), windows, progress)?)
-        }
-        (_, given) => given,
-    };
-    let plans = match options.budget {
-        Some(budget) => {
-            let (_, dense) = assemble::dense_totals(source, &nominal)?;
-            let hessians = hessians.as_ref();
-            let widths =
-                budget::widths(source, &nominal, options, budget, hessians, dense, progress)?;
-            plan(source, options, &widths)?
-        }
-        None => nominal,
-    };
-    let job = Job { source, out, options, plans: &plans, hessians: hessians.as_ref(), progress };
-    let result = job.run(recorded, files, &parts);
+    let run = Run { source, out, options, progress };
+    let result = run.calibrated(nominal, given, recorded, files, &parts);
     match &result {
         Err(error) if !error.is_final() => {}
         _ => parts.remove()?,
     }
     result
+}
+
+/// Refuses a budget that cannot be met whatever the model.
+fn check_budget(
+    options: &QuantizeOptions,
+    calibration: Option<&CalibrationId>,
+) -> Result<(), QuantizeError> {
+    match options.budget {
+        None => Ok(()),
+        Some(Budget::AverageBits(bits)) if !(1.0..=8.0).contains(&bits) => {
+            Err(QuantizeError::AverageBits(bits))
+        }
+        Some(_) if calibration.is_none_or(|id| !id.weighted) => {
+            Err(QuantizeError::BudgetWithoutHessians)
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// What is the same throughout a run.
+struct Run<'a> {
+    source: &'a ModelSource,
+    out: &'a Path,
+    options: &'a QuantizeOptions,
+    progress: Progress<'a>,
+}
+
+impl Run<'_> {
+    /// Collects Hessians where that is asked for, gives every layer its width, and codes.
+    fn calibrated(
+        &self,
+        nominal: Vec<LayerPlan>,
+        given: Option<HessianFile>,
+        recorded: RecordedOptions,
+        files: Vec<SourceFile>,
+        parts: &Parts,
+    ) -> Result<Manifest, QuantizeError> {
+        let Run { source, out, options, progress } = *self;
+        let hessians = match (&options.hessians, given) {
+            (Some(HessianSource::Collect(windows)), _) => {
+                Some(collected(source, &parts.hessians(), windows, progress)?)
+            }
+            (_, given) => given,
+        };
+        let hessians = hessians.as_ref();
+        let plans = match options.budget {
+            Some(budget) => {
+                let (_, dense) = assemble::dense_totals(source, &nominal)?;
+                let widths =
+                    budget::widths(source, &nominal, options, budget, hessians, dense, progress)?;
+                plan(source, options, &widths)?
+            }
+            None => nominal,
+        };
+        Job { source, out, options, plans: &plans, hessians, progress }.run(recorded, files, parts)
+    }
 }
 
 /// The file of Hessians at `path`: what an earlier run of the same identity left there, or new ones.

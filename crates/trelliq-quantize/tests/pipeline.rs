@@ -470,6 +470,36 @@ fn feedback_lowers_the_error_of_outputs_with_any_number_of_threads() {
 }
 
 #[test]
+fn budgets_are_kept_and_spent_where_it_costs_most() {
+    let directory = tempfile::tempdir().unwrap();
+    let hessians = Some(HessianSource::Collect(windows(3)));
+    let options = QuantizeOptions { hessians, budget: Some(Budget::AverageBits(2.5)), ..options() };
+    let manifest = run(&source(), &directory.path().join("average"), &options);
+    let widths = || manifest.layers.values().map(|l| l.bits);
+    let weights = |l: &LayerReport| (l.in_features * l.out_features) as f64;
+    let bits: f64 = manifest.layers.values().map(|l| weights(l) * f64::from(l.bits)).sum();
+    let average = bits / manifest.totals.coded_weights as f64;
+    assert!(average <= 2.5 && average > 2.3, "{average}");
+    assert!(widths().max() > widths().min());
+    // All tensors together within a size, and with little left over.
+    let budget = manifest.totals.coded_bytes + manifest.totals.dense_bytes;
+    let total = QuantizeOptions { budget: Some(Budget::TotalBytes(budget)), ..options.clone() };
+    let totals = run(&source(), &directory.path().join("total"), &total).totals;
+    let found = totals.coded_bytes + totals.dense_bytes;
+    assert!(found <= budget && found > budget * 98 / 100, "{found} of {budget}");
+    let error = fails(&QuantizeOptions { hessians: None, ..options.clone() });
+    assert!(matches!(error, QuantizeError::BudgetWithoutHessians), "{error}");
+    let error =
+        fails(&QuantizeOptions { budget: Some(Budget::TotalBytes(1000)), ..options.clone() });
+    assert!(matches!(error, QuantizeError::BudgetTooSmall { .. }), "{error}");
+    let error = fails(&QuantizeOptions { budget: Some(Budget::AverageBits(9.0)), ..options });
+    assert!(
+        matches!(error, QuantizeError::AverageBits(_) | QuantizeError::OtherRun { .. }),
+        "{error}"
+    );
+}
+
+#[test]
 fn channel_scales_lower_the_error_of_outputs() {
     let directory = tempfile::tempdir().unwrap();
     let hessians = directory.path().join("h.safetensors");

@@ -1,6 +1,6 @@
 //! `trelliq decode`: a packed model back to a dense directory.
 
-use super::quantize::{SIZE_HELP, shard_size};
+use super::quantize::{SIZE_HELP, byte_size};
 use crate::{progress::Stages, source};
 use anyhow::Result;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long)]
     overwrite: bool,
 
-    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = shard_size, help = SIZE_HELP)]
+    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = byte_size, help = SIZE_HELP)]
     max_shard_size: u64,
 }
 

@@ -15,7 +15,7 @@ use trelliq_codec::{BITS, Code, STATE_BITS, ScaleRule};
 use trelliq_format::ModelSource;
 use trelliq_kernels::Axis;
 use trelliq_model::Tokenizer;
-use trelliq_quantize::{AxisChoice, HessianSource, Manifest, QuantizeOptions};
+use trelliq_quantize::{AxisChoice, Budget, HessianSource, Manifest, QuantizeOptions};
 
 /// Code a model's linear layers
 ///
@@ -31,9 +31,14 @@ pub struct Args {
     /// The directory to write
     out: PathBuf,
 
-    /// Bits stored a weight (K), 1 to 8
-    #[arg(long, value_name = "K", default_value_t = 4, value_parser = bits())]
-    bits: u32,
+    /// Bits stored a weight (K), 1 to 8; 2.6 and the like give each layer the width that loses least at
+    /// this average, which needs --calibration or --hessians
+    #[arg(long, value_name = "K", default_value = "4", value_parser = average_bits)]
+    bits: f64,
+
+    /// Size of all tensors instead of --bits: widths that lose least within it; 1.2GB, 900MiB
+    #[arg(long, value_name = "SIZE", conflicts_with = "bits", value_parser = byte_size)]
+    size: Option<u64>,
 
     /// Bits of a trellis state (L), 4 to 16: more lose less and take twice the time each
     #[arg(long, value_name = "L", default_value_t = 12, value_parser = state_bits())]
@@ -108,7 +113,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
-    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = shard_size, help = SIZE_HELP)]
+    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = byte_size, help = SIZE_HELP)]
     max_shard_size: u64,
 
     /// Go on with a run that was stopped; off discards what it had done
@@ -125,7 +130,7 @@ pub struct Args {
 }
 
 pub const SIZE_HELP: &str =
-    "Start a new file past this size: bytes, or with K, M or G (powers of 1000)";
+    "Start a new file past this size: bytes, or with K, M, G (powers of 1000) or KiB, MiB, GiB";
 
 const AFTER_HELP: &str = "\
 Paths are those of the model's tensors without `.weight`, for example
@@ -198,9 +203,17 @@ impl Args {
         Ok(Some(HessianSource::Collect(self.windows.read(text, &tokenizer)?)))
     }
 
+    fn budget(&self) -> Option<Budget> {
+        match self.size {
+            Some(bytes) => Some(Budget::TotalBytes(bytes)),
+            None => (self.bits.fract() != 0.0).then_some(Budget::AverageBits(self.bits)),
+        }
+    }
+
     fn options(&self, source: &ModelSource) -> Result<QuantizeOptions> {
         Ok(QuantizeOptions {
-            bits: self.bits,
+            bits: self.bits as u32,
+            budget: self.budget(),
             state_bits: self.state_bits,
             code: self.code,
             axis: self.axis.into(),
@@ -279,6 +292,14 @@ impl Summary {
     }
 }
 
+fn average_bits(text: &str) -> Result<f64, String> {
+    let range = f64::from(*BITS.start())..=f64::from(*BITS.end());
+    match text.parse::<f64>() {
+        Ok(bits) if range.contains(&bits) => Ok(bits),
+        _ => Err(format!("a number from {} to {}", range.start(), range.end())),
+    }
+}
+
 fn bits() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(i64::from(*BITS.start())..=i64::from(*BITS.end()))
 }
@@ -287,16 +308,24 @@ fn state_bits() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(i64::from(*STATE_BITS.start())..=i64::from(*STATE_BITS.end()))
 }
 
-/// Bytes: a number, or a number with K, M or G and perhaps a B.
-pub fn shard_size(text: &str) -> Result<u64, String> {
+/// Bytes: a number, perhaps with a fraction, and perhaps K, M or G (powers of 1000) or Ki, Mi, Gi
+/// (powers of 1024), perhaps with a B.
+pub fn byte_size(text: &str) -> Result<u64, String> {
     let upper = text.trim().to_ascii_uppercase();
     let number = upper.strip_suffix('B').unwrap_or(&upper);
-    let units = [('K', 1_000), ('M', 1_000_000), ('G', 1_000_000_000u64)];
-    let unit = units.into_iter().find(|(name, _)| number.ends_with(*name));
-    let (number, unit) =
-        unit.map_or((number, 1), |(name, unit)| (number.trim_end_matches(name), unit));
-    let bytes = number.trim().parse().ok().and_then(|n: u64| n.checked_mul(unit));
-    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "a size is like 500M or 5GB".to_owned())
+    let (number, base) = match number.strip_suffix('I') {
+        Some(number) if number.ends_with(['K', 'M', 'G']) => (number, 1024u64),
+        _ => (number, 1000),
+    };
+    let unit = [('K', base), ('M', base.pow(2)), ('G', base.pow(3))]
+        .into_iter()
+        .find_map(|(name, unit)| number.strip_suffix(name).map(|number| (number, unit)));
+    let (number, unit) = unit.unwrap_or((number, 1));
+    let bytes = number.trim().parse::<f64>().map(|n| (n * unit as f64).round());
+    match bytes {
+        Ok(bytes) if (1.0..9e15).contains(&bytes) => Ok(bytes as u64),
+        _ => Err("a size is like 500M, 5GB or 1.2GiB".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -304,12 +333,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_decimal_units() {
-        assert_eq!(shard_size("5GB"), Ok(5_000_000_000));
-        assert_eq!(shard_size("200m"), Ok(200_000_000));
-        assert_eq!(shard_size("123"), Ok(123));
-        for wrong in ["", "G", "0", "-1", "1T", "99999999999G"] {
-            assert!(shard_size(wrong).is_err(), "{wrong}");
+    fn sizes_have_units() {
+        assert_eq!(byte_size("5GB"), Ok(5_000_000_000));
+        assert_eq!(byte_size("200m"), Ok(200_000_000));
+        assert_eq!(byte_size("123"), Ok(123));
+        assert_eq!(byte_size("1.5k"), Ok(1_500));
+        assert_eq!(byte_size("1.25GiB"), Ok(1_342_177_280));
+        for wrong in ["", "G", "0", "-1", "1T", "5i", "nanM", "99999999999G"] {
+            assert!(byte_size(wrong).is_err(), "{wrong}");
         }
     }
 }

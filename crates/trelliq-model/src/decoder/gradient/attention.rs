@@ -43,6 +43,13 @@ pub(crate) fn forward(heads: &Heads, q: &[f32], k: &[f32], v: &[f32]) -> Vec<f32
     interleave(&results, dim)
 }
 
+/// Gradients of one key and value head and of the queries that read it, each `[tokens, head_dim]`.
+struct KvHead {
+    at_q: Vec<Vec<f32>>,
+    at_k: Vec<f32>,
+    at_v: Vec<f32>,
+}
+
 /// Gradients at q, k and v from that at the result.
 pub(crate) fn backward(
     heads: &Heads,
@@ -53,7 +60,7 @@ pub(crate) fn backward(
 ) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let dim = heads.head_dim;
     let group = heads.heads / heads.kv_heads;
-    let results: Vec<(Vec<Vec<f32>>, Vec<f32>, Vec<f32>)> = (0..heads.kv_heads)
+    let results: Vec<KvHead> = (0..heads.kv_heads)
         .into_par_iter()
         .map(|kv| {
             let k = head(k, kv, heads.kv_heads, dim);
@@ -65,15 +72,15 @@ pub(crate) fn backward(
                 let gradient = head(gradient, index, heads.heads, dim);
                 at_q.push(head_backward(heads, [q, k, v], gradient, &mut at_k, &mut at_v));
             }
-            (at_q, at_k, at_v)
+            KvHead { at_q, at_k, at_v }
         })
         .collect();
     let mut at_q = Vec::with_capacity(heads.heads);
     let (mut at_k, mut at_v) = (Vec::new(), Vec::new());
-    for (q, k, v) in results {
-        at_q.extend(q);
-        at_k.push(k);
-        at_v.push(v);
+    for head in results {
+        at_q.extend(head.at_q);
+        at_k.push(head.at_k);
+        at_v.push(head.at_v);
     }
     (interleave(&at_q, dim), interleave(&at_k, dim), interleave(&at_v, dim))
 }

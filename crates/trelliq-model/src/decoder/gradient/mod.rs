@@ -24,6 +24,8 @@ use trelliq_kernels::Scratch;
 /// Positions whose logits are held at a time.
 const LOGIT_ROWS: usize = 64;
 
+type Function = fn(f32) -> f32;
+
 /// A linear layer of a decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LinearSite {
@@ -263,7 +265,7 @@ impl Model {
         };
         let FeedForward { gate, up, down } = &layer.feed_forward;
         let inner = back(down, LinearSite::Down, &forward.inner, &added)?;
-        let (act, slope): (fn(f32) -> f32, fn(f32) -> f32) = match self.config.activation {
+        let (act, slope): (Function, Function) = match self.config.activation {
             Activation::Silu => (silu, silu_slope),
             Activation::GeluTanh => (gelu_tanh, gelu_tanh_slope),
         };
