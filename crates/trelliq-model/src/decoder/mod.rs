@@ -139,6 +139,12 @@ struct FeedForward {
     down: Linear,
 }
 
+/// Runs `work` on a thread of the pool. A parallel region that another thread starts puts that thread
+/// to sleep and wakes it again, and a step has hundreds of them.
+fn on_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    rayon::scope(|_| work())
+}
+
 /// What the layers of one step share.
 struct Run<'a, 'b> {
     steps: &'a mut [SequenceStep<'b>],
@@ -188,6 +194,15 @@ impl Model {
         logits: Logits,
         options: &RuntimeOptions,
     ) -> Result<Vec<f32>, ModelError> {
+        on_pool(|| self.step(steps, logits, options))
+    }
+
+    fn step(
+        &self,
+        steps: &mut [SequenceStep],
+        logits: Logits,
+        options: &RuntimeOptions,
+    ) -> Result<Vec<f32>, ModelError> {
         let hidden = self.forward_hidden(steps, options)?;
         let width = self.config.hidden_size;
         match logits {
@@ -211,7 +226,7 @@ impl Model {
         steps: &mut [SequenceStep],
         options: &RuntimeOptions,
     ) -> Result<Vec<f32>, ModelError> {
-        self.forward_observed(steps, options, &mut |_, _, _| {})
+        on_pool(|| self.forward_observed(steps, options, &mut |_, _, _| {}))
     }
 
     /// Like [`forward_hidden`](Self::forward_hidden), and shows `observer` every input of a linear
