@@ -9,8 +9,8 @@ use std::hint::black_box;
 use std::time::Duration;
 use trelliq_codec::{Code, Trellis};
 use trelliq_kernels::{
-    Axis, Carrier, Gate, Isa, KernelOptions, Numerics, PackedMatrix, Scratch, TrellisLinear,
-    gate_up,
+    Activations, Axis, Carrier, Gate, Isa, KernelOptions, Numerics, PackedMatrix, Scratch,
+    TrellisLinear, gate_up,
 };
 
 /// (in, out) of SmolLM2's q, gate and down projections and of a 4096-wide square.
@@ -86,10 +86,30 @@ fn vectors(c: &mut Criterion) {
                 bench_layer(c, name(axis), id, &layer, 1, 1, &KernelOptions::default());
             }
         }
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-            let options = KernelOptions { isa: Some(isa), ..Default::default() };
-            let layer = layer(3, axis, (576, 1536));
-            bench_layer(c, name(axis), format!("{isa:?}/K=3/576x1536"), &layer, 1, 1, &options);
+    }
+}
+
+/// Instruction sets and what activations are multiplied in.
+fn instruction_sets(c: &mut Criterion) {
+    for axis in [Axis::Out, Axis::In] {
+        for bits in [2, 3, 4] {
+            let layer = layer(bits, axis, (4096, 4096));
+            for isa in Isa::ALL.into_iter().filter(|isa| *isa > Isa::Scalar && isa.available()) {
+                for activations in [Activations::Int, Activations::F32] {
+                    let options =
+                        KernelOptions { isa: Some(isa), activations, ..Default::default() };
+                    let id = format!("{}/{activations:?}/{isa:?}/K={bits}", name(axis));
+                    bench_layer(c, "isa/4096x4096", id, &layer, 1, 1, &options);
+                }
+            }
+        }
+        let layer = layer(3, axis, (4096, 4096));
+        for isa in Isa::ALL.into_iter().filter(|isa| *isa > Isa::Scalar && isa.available()) {
+            for m in [1, 2, 4, 8] {
+                let options = KernelOptions { isa: Some(isa), ..Default::default() };
+                let id = format!("{}/{isa:?}/M={m}", name(axis));
+                bench_layer(c, "shared/4096x4096", id, &layer, m, 1, &options);
+            }
         }
     }
 }
@@ -231,6 +251,6 @@ fn settings() -> Criterion {
 criterion_group! {
     name = linear;
     config = settings();
-    targets = vectors, shared_and_prefill, dense, gated, threads, exact, carrier, floors
+    targets = vectors, instruction_sets, shared_and_prefill, dense, gated, threads, exact, carrier, floors
 }
 criterion_main!(linear);

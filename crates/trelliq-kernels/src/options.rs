@@ -7,9 +7,10 @@ use crate::{Axis, Isa, Numerics};
 /// ([`Numerics::Fast`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Activations {
-    /// Activations in 16 bits with a scale for each 128 of them, products and their sums in integers:
-    /// the relative error is at most 1e-4 a group, 2.5e-5 where activations are normally distributed
-    /// (rounding to f16 makes 2e-4). For `1mad` with blocks of a multiple of 32; others run in f32.
+    /// Activations in 16 bits with a scale for each 128 of them, products and their sums in integers.
+    /// The relative error is 2.5e-5 where activations are normally distributed, where rounding them
+    /// to f16 makes 2e-4, and about 1e-4 where one of each 128 dwarfs the others. For `1mad` with
+    /// blocks of a multiple of 32; others run in f32, as does prefill.
     #[default]
     Int,
     /// In f32.

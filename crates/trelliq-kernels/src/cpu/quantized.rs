@@ -1,9 +1,10 @@
 //! Activations in 16 bits.
 //!
 //! 128 of them share a scale, `max |x| / 32767`. A rounding error is at most half of that, in root mean
-//! square `max |x| / 32767 / sqrt(12)`, so the relative error of a group is at most
-//! `sqrt(128) / 32767 / sqrt(12) = 1.0e-4`, where one activation dwarfs the others; of normally
-//! distributed ones it is 2.5e-5. Rounding to f16 makes 2e-4 of any.
+//! square `max |x| / 32767 / sqrt(12)`: relative to normally distributed activations 2.5e-5, and
+//! `sqrt(128) / 32767 / sqrt(12) = 1.0e-4` at worst, where one activation dwarfs the others. That is an
+//! expectation, so a product can be off by a little more. Rounding to f16 makes about 2e-4, less where
+//! large activations happen to be numbers of f16.
 //!
 //! The sum of a group's products fits an i32 for the same 128: 128 * 510 * 32767 < 2^31.
 
