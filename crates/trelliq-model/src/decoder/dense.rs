@@ -102,6 +102,18 @@ impl DenseWeight {
         }
     }
 
+    /// Rows as f32, in place or in `buffer`.
+    fn widened<'a>(&'a self, rows: Range<usize>, buffer: &'a mut Vec<f32>) -> &'a [f32] {
+        match self.elements(rows.clone()) {
+            DenseRows::F32(weights) => weights,
+            elements => {
+                buffer.resize(rows.len() * self.cols, 0.0);
+                widen(&elements, buffer);
+                buffer
+            }
+        }
+    }
+
     /// Row `row` as f32 into `out`, `[cols]`.
     pub fn row(&self, row: usize, out: &mut [f32]) {
         widen(&self.elements(row..row + 1), out);
@@ -145,15 +157,7 @@ impl DenseWeight {
         parts.for_each_init(Vec::new, |buffer, (x, g)| {
             for start in (0..width).step_by(MATRIX_ROWS) {
                 let rows = start..width.min(start + MATRIX_ROWS);
-                let elements = self.elements(rows.clone());
-                let weights = match elements {
-                    DenseRows::F32(weights) => weights,
-                    _ => {
-                        buffer.resize(rows.len() * self.cols, 0.0);
-                        widen(&elements, buffer);
-                        buffer.as_slice()
-                    }
-                };
+                let weights = self.widened(rows.clone(), buffer);
                 let g = Rows {
                     data: &g[start..],
                     rows: g.len() / width,
@@ -181,15 +185,7 @@ impl DenseWeight {
         let tasks = width.div_ceil(MATRIX_ROWS);
         (0..tasks).into_par_iter().for_each_init(Vec::new, |buffer, task| {
             let rows = task * MATRIX_ROWS..width.min((task + 1) * MATRIX_ROWS);
-            let elements = self.elements(rows.clone());
-            let weights = match elements {
-                DenseRows::F32(weights) => weights,
-                _ => {
-                    buffer.resize(rows.len() * self.cols, 0.0);
-                    widen(&elements, buffer);
-                    buffer.as_slice()
-                }
-            };
+            let weights = self.widened(rows.clone(), buffer);
             let dst = y.columns_from(rows.start);
             // SAFETY: `y` has `m` rows of `width`, borrowed exclusively by this function; this
             // task alone writes its columns `rows`.

@@ -175,60 +175,40 @@ pub(crate) fn matmul_nn(a: Rows, b: Rows, dst: &mut [f32]) {
 
 /// `dst[m][n] += sum_k a[m][k] * b[k][n]`; `dst` is `[a.rows, b.cols]`, dense.
 pub(crate) fn add_matmul_nn(a: Rows, b: Rows, dst: &mut [f32]) {
-    a.check();
-    b.check();
     assert_eq!(a.cols, b.rows);
-    assert_eq!(dst.len(), a.rows * b.cols);
-    // SAFETY: the operands lie in their slices, `dst` is borrowed exclusively and dense.
-    unsafe {
-        gemm::gemm(
-            a.rows,
-            b.cols,
-            a.cols,
-            dst.as_mut_ptr(),
-            1,
-            b.cols as isize,
-            true,
-            a.data.as_ptr(),
-            1,
-            a.stride as isize,
-            b.data.as_ptr(),
-            1,
-            b.stride as isize,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
+    add_matmul(a, [a.rows, a.cols], [1, a.stride], b, dst);
 }
 
-/// `dst[k][n] += alpha * sum_m a[m][k] * b[m][n]`; `dst` is `[a.cols, b.cols]`, dense.
-pub(crate) fn matmul_tn(alpha: f32, a: Rows, b: Rows, dst: &mut [f32]) {
+/// `dst[k][n] += sum_m a[m][k] * b[m][n]`; `dst` is `[a.cols, b.cols]`, dense.
+pub(crate) fn add_matmul_tn(a: Rows, b: Rows, dst: &mut [f32]) {
+    assert_eq!(a.rows, b.rows);
+    add_matmul(a, [a.cols, a.rows], [a.stride, 1], b, dst);
+}
+
+/// `dst += A b` for the `[rows, inner]` matrix A whose columns and rows are `strides` apart in `a`.
+fn add_matmul(a: Rows, [rows, inner]: [usize; 2], strides: [usize; 2], b: Rows, dst: &mut [f32]) {
     a.check();
     b.check();
-    assert_eq!(a.rows, b.rows);
-    assert_eq!(dst.len(), a.cols * b.cols);
-    // SAFETY: the operands lie in their slices, `dst` is borrowed exclusively and dense.
+    assert_eq!((inner, dst.len()), (b.rows, rows * b.cols));
+    // SAFETY: both operands were checked to lie in their slices, and A is `a` or its transpose; `dst` is
+    // borrowed exclusively and dense.
     unsafe {
         gemm::gemm(
-            a.cols,
+            rows,
             b.cols,
-            a.rows,
+            inner,
             dst.as_mut_ptr(),
             1,
             b.cols as isize,
             true,
             a.data.as_ptr(),
-            a.stride as isize,
-            1,
+            strides[0] as isize,
+            strides[1] as isize,
             b.data.as_ptr(),
             1,
             b.stride as isize,
             1.0,
-            alpha,
+            1.0,
             false,
             false,
             false,
@@ -259,16 +239,19 @@ mod tests {
         let (m, n, k, pad) = (3, 5, 7, 2);
         let (a, b) = (values(m * (k + pad), 0.3), values(n * k, 0.9));
         let rows = Rows { data: &a, rows: m, cols: k, stride: k + pad };
-        let (mut nt, mut nn) = (vec![0.0; m * n], vec![0.0; m * n]);
+        let (mut nt, mut nn, mut tn) = (vec![0.0; m * n], vec![0.0; m * n], vec![1.0; m * n]);
         matmul_nt(0.5, rows, Rows::dense(&b, k), &mut nt);
         let b_t: Vec<f32> = (0..k * n).map(|i| b[(i % n) * k + i / n]).collect();
         matmul_nn(rows, Rows::dense(&b_t, n), &mut nn);
+        let a_t: Vec<f32> = (0..k * m).map(|i| a[(i % m) * (k + pad) + i / m]).collect();
+        add_matmul_tn(Rows::dense(&a_t, m), Rows::dense(&b_t, n), &mut tn);
         for i in 0..m {
             for j in 0..n {
                 let at = |l: usize| f64::from(a[i * (k + pad) + l]) * f64::from(b[j * k + l]);
                 let exact: f64 = (0..k).map(at).sum();
                 assert!((f64::from(nt[i * n + j]) - 0.5 * exact).abs() < 1e-6);
                 assert!((f64::from(nn[i * n + j]) - exact).abs() < 1e-6);
+                assert!((f64::from(tn[i * n + j]) - 1.0 - exact).abs() < 1e-6);
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Causal attention of one whole sequence, forward and back.
+//! The way back through the causal attention of one whole sequence.
 
 use super::Heads;
-use crate::decoder::ops::{Rows, matmul_nn, matmul_nt, matmul_tn, softmax};
+use crate::decoder::ops::{Rows, add_matmul_tn, matmul_nn, matmul_nt, softmax};
 use rayon::prelude::*;
 
 /// One query head's view of `[tokens, heads, head_dim]`.
@@ -23,24 +23,6 @@ fn weights(heads: &Heads, q: Rows, k: Rows) -> Vec<f32> {
         softmax(&mut row[visible]);
     }
     weights
-}
-
-/// The attention's result, `[tokens, heads, head_dim]`, of rotated q and k.
-pub(crate) fn forward(heads: &Heads, q: &[f32], k: &[f32], v: &[f32]) -> Vec<f32> {
-    let dim = heads.head_dim;
-    let group = heads.heads / heads.kv_heads;
-    let results: Vec<Vec<f32>> = (0..heads.heads)
-        .into_par_iter()
-        .map(|index| {
-            let q = head(q, index, heads.heads, dim);
-            let k = head(k, index / group, heads.kv_heads, dim);
-            let v = head(v, index / group, heads.kv_heads, dim);
-            let mut result = vec![0.0f32; q.rows * dim];
-            matmul_nn(Rows::dense(&weights(heads, q, k), q.rows), v, &mut result);
-            result
-        })
-        .collect();
-    interleave(&results, dim)
 }
 
 /// Gradients of one key and value head and of the queries that read it, each `[tokens, head_dim]`.
@@ -95,7 +77,7 @@ fn head_backward(
 ) -> Vec<f32> {
     let tokens = q.rows;
     let weights = weights(heads, q, k);
-    matmul_tn(1.0, Rows::dense(&weights, tokens), gradient, at_v);
+    add_matmul_tn(Rows::dense(&weights, tokens), gradient, at_v);
     let mut at_scores = vec![0.0f32; tokens * tokens];
     matmul_nt(1.0, gradient, v, &mut at_scores);
     for (scores, weights) in at_scores.chunks_exact_mut(tokens).zip(weights.chunks_exact(tokens)) {
@@ -106,7 +88,7 @@ fn head_backward(
     }
     let mut at_q = vec![0.0f32; tokens * heads.head_dim];
     matmul_nn(Rows::dense(&at_scores, tokens), k, &mut at_q);
-    matmul_tn(1.0, Rows::dense(&at_scores, tokens), q, at_k);
+    add_matmul_tn(Rows::dense(&at_scores, tokens), q, at_k);
     at_q
 }
 

@@ -9,7 +9,8 @@
 mod attention;
 mod ops;
 
-use super::attention::Heads;
+use super::attention::{Heads, attend};
+use super::cache::LayerCache;
 use super::linear::Linear;
 use super::ops::{add, gelu_tanh, rms_norm, silu, softmax};
 use super::rotary::RotaryTable;
@@ -72,6 +73,22 @@ struct Pass<'a, 'b> {
     rotary: Option<&'a RotaryTable>,
     options: &'a RuntimeOptions,
     observer: GradientObserver<'b>,
+}
+
+impl Pass<'_, '_> {
+    /// Shows a linear layer to the observer and takes the gradient to its input.
+    fn back(
+        &mut self,
+        layer: usize,
+        site: LinearSite,
+        linear: &Linear,
+        input: &[f32],
+        gradient: &[f32],
+    ) -> Result<Vec<f32>, ModelError> {
+        (self.observer)(LinearGradient { layer, site, input, gradient });
+        let tokens = gradient.len() / linear.out_features();
+        input_gradient(linear, gradient, tokens, &format!("layers.{layer}.{}", site.path()))
+    }
 }
 
 /// A layer's inner values that its backward pass needs.
@@ -205,7 +222,9 @@ impl Model {
                 rotary.rotate(x, heads);
             }
         }
-        let attended = attention::forward(&self.heads(index), &turned[0], &turned[1], &v);
+        let cache = LayerCache { keys: turned[1].clone(), values: v.clone() };
+        let mut attended = turned[0].clone();
+        attend(&self.heads(index), &mut attended, &cache);
         let attention_out = linear(&attention.output, &attended)?;
         let mut middle = attention_out.clone();
         if let Some(norm) = &layer.post_attention_norm {
@@ -251,7 +270,6 @@ impl Model {
         gradient: &[f32],
         pass: &mut Pass,
     ) -> Result<Vec<f32>, ModelError> {
-        let m = gradient.len() / self.config.hidden_size;
         let added = match &layer.post_feed_forward_norm {
             Some(norm) => {
                 let eps = self.config.rms_norm_eps;
@@ -259,12 +277,8 @@ impl Model {
             }
             None => gradient.to_vec(),
         };
-        let mut back = |linear: &Linear, site: LinearSite, input: &[f32], gradient: &[f32]| {
-            (pass.observer)(LinearGradient { layer: index, site, input, gradient });
-            input_gradient(linear, gradient, m, &format!("layers.{index}.{}", site.path()))
-        };
         let FeedForward { gate, up, down } = &layer.feed_forward;
-        let inner = back(down, LinearSite::Down, &forward.inner, &added)?;
+        let inner = pass.back(index, LinearSite::Down, down, &forward.inner, &added)?;
         let (act, slope): (Function, Function) = match self.config.activation {
             Activation::Silu => (silu, silu_slope),
             Activation::GeluTanh => (gelu_tanh, gelu_tanh_slope),
@@ -272,8 +286,12 @@ impl Model {
         let values = || inner.iter().zip(&forward.gate).zip(&forward.up);
         let at_gate: Vec<f32> = values().map(|((d, g), u)| d * u * slope(*g)).collect();
         let at_up: Vec<f32> = values().map(|((d, g), _)| d * act(*g)).collect();
-        let mut at_input = back(gate, LinearSite::Gate, &forward.feed_forward_input, &at_gate)?;
-        add(&mut at_input, &back(up, LinearSite::Up, &forward.feed_forward_input, &at_up)?);
+        let mut at_input =
+            pass.back(index, LinearSite::Gate, gate, &forward.feed_forward_input, &at_gate)?;
+        add(
+            &mut at_input,
+            &pass.back(index, LinearSite::Up, up, &forward.feed_forward_input, &at_up)?,
+        );
         Ok(at_input)
     }
 
@@ -287,19 +305,19 @@ impl Model {
         pass: &mut Pass,
     ) -> Result<Vec<f32>, ModelError> {
         let config = &self.config;
-        let (eps, m) = (config.rms_norm_eps, gradient.len() / config.hidden_size);
+        let eps = config.rms_norm_eps;
         let added = match &layer.post_attention_norm {
             Some(norm) => rms_norm_back(&forward.attention_out, norm, eps, gradient),
             None => gradient.to_vec(),
         };
-        let rotary = pass.rotary;
-        let mut back = |linear: &Linear, site: LinearSite, input: &[f32], gradient: &[f32]| {
-            (pass.observer)(LinearGradient { layer: index, site, input, gradient });
-            input_gradient(linear, gradient, m, &format!("layers.{index}.{}", site.path()))
-        };
         let attention = &layer.attention;
-        let attended =
-            back(&attention.output, LinearSite::AttentionOutput, &forward.attended, &added)?;
+        let attended = pass.back(
+            index,
+            LinearSite::AttentionOutput,
+            &attention.output,
+            &forward.attended,
+            &added,
+        )?;
         let [q, k] = &forward.turned;
         let (mut at_q, mut at_k, at_v) =
             attention::backward(&self.heads(index), q, k, &forward.v, &attended);
@@ -307,7 +325,7 @@ impl Model {
             (&mut at_q, &forward.raw[0], &attention.q_norm, config.num_heads),
             (&mut at_k, &forward.raw[1], &attention.k_norm, config.num_kv_heads),
         ] {
-            if let Some(rotary) = rotary {
+            if let Some(rotary) = pass.rotary {
                 rotary.rotate_back(at, heads);
             }
             if let Some(norm) = norm {
@@ -315,9 +333,9 @@ impl Model {
             }
         }
         let input = &forward.attention_input;
-        let mut at_input = back(&attention.q, LinearSite::Query, input, &at_q)?;
-        add(&mut at_input, &back(&attention.k, LinearSite::Key, input, &at_k)?);
-        add(&mut at_input, &back(&attention.v, LinearSite::Value, input, &at_v)?);
+        let mut at_input = pass.back(index, LinearSite::Query, &attention.q, input, &at_q)?;
+        add(&mut at_input, &pass.back(index, LinearSite::Key, &attention.k, input, &at_k)?);
+        add(&mut at_input, &pass.back(index, LinearSite::Value, &attention.v, input, &at_v)?);
         Ok(at_input)
     }
 }
