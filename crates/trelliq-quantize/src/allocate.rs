@@ -26,6 +26,14 @@ pub(crate) struct Item {
 }
 
 impl Item {
+    /// Bytes of its codes at the smallest legal width; 0 where none is legal.
+    pub fn least_bytes(&self) -> u64 {
+        self.legal
+            .iter()
+            .position(|legal| *legal)
+            .map_or(0, |at| self.bytes_a_bit * (at as u64 + 1))
+    }
+
     fn loss(&self, bits: usize) -> f64 {
         if self.legal[bits - 1] { self.sensitivity * DISTORTION[bits - 1] } else { f64::INFINITY }
     }

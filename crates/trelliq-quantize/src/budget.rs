@@ -12,21 +12,18 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use trelliq_codec::{BITS, Trellis};
 use trelliq_format::ModelSource;
-use trelliq_kernels::Axis;
 
 /// Bits for each linear layer of `plans`, by path, under `budget`. `dense_bytes`: of the tensors that
-/// stay as they are.
+/// stay as they are. `hessians` are weighted, and each layer is coded along its outputs.
 pub(crate) fn widths(
     source: &ModelSource,
     plans: &[LayerPlan],
     options: &QuantizeOptions,
     budget: Budget,
-    hessians: Option<&HessianFile>,
+    hessians: &HessianFile,
     dense_bytes: u64,
     progress: Progress,
 ) -> Result<BTreeMap<String, u32>, QuantizeError> {
-    let hessians = hessians.filter(|file| file.info.weighted);
-    let hessians = hessians.ok_or(QuantizeError::BudgetWithoutHessians)?;
     let layers: Vec<&LayerPlan> =
         plans.iter().filter(|p| p.path != EMBEDDING && p.path != HEAD).collect();
     let sensitivities = sensitivities(source, &layers, options, hessians, progress)?;
@@ -41,7 +38,7 @@ pub(crate) fn widths(
         .collect();
     let left = code_bytes(plans, &layers, budget, dense_bytes);
     let bits = allocate(&items, left).ok_or_else(|| QuantizeError::BudgetTooSmall {
-        least: items.iter().map(|item| item.bytes_a_bit).sum(),
+        least: items.iter().map(Item::least_bytes).sum(),
         budget: left,
     })?;
     Ok(layers.iter().map(|plan| plan.path.clone()).zip(bits).collect())
@@ -88,11 +85,11 @@ fn sensitivities(
     let found = Mutex::new(vec![0.0; layers.len()]);
     let measure = |index: usize| -> Result<(), QuantizeError> {
         let plan = layers[index];
-        if plan.quantization.axis != Axis::Out {
-            return Err(QuantizeError::BudgetWithoutHessians);
-        }
         let outputs = hessians.outputs(&plan.path, plan.out_features)?;
-        let outputs = outputs.ok_or(QuantizeError::BudgetWithoutHessians)?;
+        let outputs = outputs.ok_or_else(|| QuantizeError::Part {
+            path: hessians.path().to_owned(),
+            reason: format!("it says nothing of {}", plan.path),
+        })?;
         let tokens = hessians.info.tokens.get(&plan.path).copied().unwrap_or(0);
         let prepared = prepare(source, plan, options, Some(hessians))?;
         let value = sensitivity(&prepared, &outputs, tokens);

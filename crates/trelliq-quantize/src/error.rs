@@ -24,6 +24,10 @@ pub enum QuantizeError {
         "a budget of bits or bytes needs to know what each layer's error costs: pass a calibration text, or Hessians that weight tokens"
     )]
     BudgetWithoutHessians,
+    #[error(
+        "a budget of bits or bytes is for layers coded along their outputs: leave the axis at auto"
+    )]
+    BudgetAxis,
     #[error("average bits of {0}: from 1 to 8 are possible")]
     AverageBits(f64),
     #[error(
@@ -86,7 +90,6 @@ impl QuantizeError {
                 | Self::NonFinite { .. }
                 | Self::Hessian { .. }
                 | Self::BudgetTooSmall { .. }
-                | Self::BudgetWithoutHessians
         )
     }
 }

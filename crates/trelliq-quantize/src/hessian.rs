@@ -202,8 +202,8 @@ impl Hessians {
         }
     }
 
-    /// Writes the file that [`HessianFile::open`] reads: one f32 `[dim, dim]` tensor a group, the
-    /// mean over its tokens. `tokens` are those of the calibration text, recorded by their hash.
+    /// Writes the file that [`HessianFile::open`] reads: one f32 `[dim, dim]` tensor an input group or a
+    /// layer, the (weighted) mean over its tokens, and, weighted, one `[out]` a layer for its outputs. `tokens` are those of the calibration text, recorded by their hash.
     pub fn save(&self, path: &Path, tokens: &[u32]) -> Result<(), QuantizeError> {
         let info = HessianInfo {
             weighted: self.weighted,
@@ -258,7 +258,7 @@ impl HessianFile {
         &self.path
     }
 
-    /// The mean of `x x^T` for the input of the layer at `path`, `[dim, dim]`, if the file has it.
+    /// The (weighted) mean of `x x^T` for the input of the layer at `path`, `[dim, dim]`, if the file has it.
     pub fn hessian(&self, path: &str, dim: usize) -> Result<Option<Vec<f64>>, QuantizeError> {
         let name = if self.info.weighted { path.to_owned() } else { input_group(path) };
         self.tensor(&name, &[dim, dim])

@@ -34,7 +34,12 @@ pub enum HessianSource {
     File(PathBuf),
     /// The source model, run over these windows of calibration tokens with
     /// [`crate::Hessians::collect_weighted`] before anything is coded.
-    Collect(Vec<Vec<u32>>),
+    Collect {
+        windows: Vec<Vec<u32>>,
+        /// How many tokens the tokenizer knows, where the model's vocabulary is padded: predictions are
+        /// drawn from these alone.
+        vocab_limit: Option<usize>,
+    },
 }
 
 /// Options of [`crate::quantize`]. All but `resume` and `overwrite` are part of the result.
@@ -114,6 +119,7 @@ impl Default for QuantizeOptions {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordedOptions {
     pub bits: u32,
+    #[serde(default)]
     pub budget: Option<Budget>,
     pub state_bits: u32,
     pub code: String,
@@ -129,9 +135,11 @@ pub struct RecordedOptions {
     /// Of the calibration tokens behind the Hessians, when there were any.
     pub calibration_sha256: Option<String>,
     /// Whether those Hessians weight tokens and outputs by how much predictions depend on them.
+    #[serde(default)]
     pub weighted_hessians: bool,
     pub damping: f64,
     pub feedback_block: usize,
+    #[serde(default)]
     pub channel_scales: bool,
     pub seed: u64,
     pub max_shard_bytes: u64,

@@ -9,13 +9,14 @@ use crate::manifest::{MANIFEST_FILE, Manifest, SourceFile, Totals};
 use crate::options::{Budget, HessianSource, RecordedOptions};
 use crate::parts::{self, Parts};
 use crate::plan::{LayerPlan, plan};
-use crate::{Event, Progress, QuantizeError, QuantizeOptions};
+use crate::{AxisChoice, Event, Progress, QuantizeError, QuantizeOptions};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trelliq_format::ModelSource;
+use trelliq_kernels::Axis;
 use trelliq_model::{LoadOptions, Model};
 
 /// The program's version, part of what decides an artifact's bytes.
@@ -55,7 +56,7 @@ pub fn quantize(
         _ => None,
     };
     let calibration = match &options.hessians {
-        Some(HessianSource::Collect(windows)) => {
+        Some(HessianSource::Collect { windows, .. }) => {
             Some(CalibrationId { tokens_sha256: tokens_sha256(&windows.concat()), weighted: true })
         }
         _ => given.as_ref().map(HessianFile::id),
@@ -87,6 +88,7 @@ fn check_budget(
         Some(Budget::AverageBits(bits)) if !(1.0..=8.0).contains(&bits) => {
             Err(QuantizeError::AverageBits(bits))
         }
+        Some(_) if options.axis == AxisChoice::Fixed(Axis::In) => Err(QuantizeError::BudgetAxis),
         Some(_) if calibration.is_none_or(|id| !id.weighted) => {
             Err(QuantizeError::BudgetWithoutHessians)
         }
@@ -114,20 +116,22 @@ impl Run<'_> {
     ) -> Result<Manifest, QuantizeError> {
         let Run { source, out, options, progress } = *self;
         let hessians = match (&options.hessians, given) {
-            (Some(HessianSource::Collect(windows)), _) => {
-                Some(collected(source, &parts.hessians(), windows, progress)?)
+            (Some(HessianSource::Collect { windows, vocab_limit }), _) => {
+                let load = LoadOptions { vocab_limit: *vocab_limit, ..LoadOptions::default() };
+                Some(collected(source, &load, &parts.hessians(), windows, progress)?)
             }
             (_, given) => given,
         };
         let hessians = hessians.as_ref();
-        let plans = match options.budget {
-            Some(budget) => {
+        let plans = match (options.budget, hessians) {
+            (Some(budget), Some(hessians)) => {
                 let (_, dense) = assemble::dense_totals(source, &nominal)?;
                 let widths =
                     budget::widths(source, &nominal, options, budget, hessians, dense, progress)?;
                 plan(source, options, &widths)?
             }
-            None => nominal,
+            // A budget without Hessians was refused.
+            _ => nominal,
         };
         Job { source, out, options, plans: &plans, hessians, progress }.run(recorded, files, parts)
     }
@@ -136,12 +140,13 @@ impl Run<'_> {
 /// The file of Hessians at `path`: what an earlier run of the same identity left there, or new ones.
 fn collected(
     source: &ModelSource,
+    load: &LoadOptions,
     path: &Path,
     windows: &[Vec<u32>],
     progress: Progress,
 ) -> Result<HessianFile, QuantizeError> {
     if !path.exists() {
-        let model = Model::load(source, &LoadOptions::default())?;
+        let model = Model::load(source, load)?;
         let views: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
         let hessians = Hessians::collect_weighted(&model, &views, CALIBRATION_SEED, progress)?;
         hessians.save(path, &windows.concat())?;

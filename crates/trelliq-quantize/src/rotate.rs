@@ -29,27 +29,30 @@ pub(crate) fn signs(seed: u64, name: &str, len: usize) -> Vec<f32> {
     signs
 }
 
+/// Layers that read one input, and the name of that input.
+const SHARED_INPUTS: [(&str, &[&str]); 2] =
+    [("qkv", &["q_proj", "k_proj", "v_proj"]), ("gate_up", &["gate_proj", "up_proj"])];
+
+/// The parent of the layer at `path`, and its shared input or else its own name with itself alone.
+fn input_of(path: &str) -> (&str, &str, Vec<&str>) {
+    let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
+    match SHARED_INPUTS.into_iter().find(|(_, readers)| readers.contains(&name)) {
+        Some((input, readers)) => (parent, input, readers.to_vec()),
+        None => (parent, name, vec![name]),
+    }
+}
+
 /// The name that layers with the same input share, so that they share `su` and the input is rotated
 /// once: q, k and v of an attention, gate and up of an MLP.
 pub(crate) fn input_group(path: &str) -> String {
-    let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
-    let group = match name {
-        "q_proj" | "k_proj" | "v_proj" => "qkv",
-        "gate_proj" | "up_proj" => "gate_up",
-        other => other,
-    };
-    format!("{parent}.{group}")
+    let (parent, input, _) = input_of(path);
+    format!("{parent}.{input}")
 }
 
 /// The layers that read the input of the layer at `path`, itself among them.
 pub(crate) fn sharing_input(path: &str) -> Vec<String> {
-    let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
-    let names: &[&str] = match name {
-        "q_proj" | "k_proj" | "v_proj" => &["q_proj", "k_proj", "v_proj"],
-        "gate_proj" | "up_proj" => &["gate_proj", "up_proj"],
-        _ => return vec![path.to_owned()],
-    };
-    names.iter().map(|name| format!("{parent}.{name}")).collect()
+    let (parent, _, readers) = input_of(path);
+    readers.into_iter().map(|name| format!("{parent}.{name}")).collect()
 }
 
 /// Turns `weight`, `[out, in]`, into its rotated form in place, in parallel.
@@ -216,5 +219,7 @@ mod tests {
         assert_ne!(group("mlp.gate_proj"), group("mlp.down_proj"));
         assert_ne!(group("self_attn.q_proj"), group("self_attn.o_proj"));
         assert_eq!(input_group("lm_head"), ".lm_head");
+        assert_eq!(sharing_input("a.mlp.up_proj"), ["a.mlp.gate_proj", "a.mlp.up_proj"]);
+        assert_eq!(sharing_input("a.mlp.down_proj"), ["a.mlp.down_proj"]);
     }
 }

@@ -416,7 +416,7 @@ fn weighted_hessians_are_means_by_lengths_of_gradients() {
 fn calibrated_runs_give_the_same_bytes_with_any_number_of_threads_and_any_way() {
     let directory = tempfile::tempdir().unwrap();
     let windows = windows(3);
-    let collect = Some(HessianSource::Collect(windows.clone()));
+    let collect = Some(HessianSource::Collect { windows: windows.clone(), vocab_limit: None });
     let mut results = Vec::new();
     for threads in [1, 3] {
         let out = directory.path().join(format!("threads-{threads}"));
@@ -472,7 +472,7 @@ fn feedback_lowers_the_error_of_outputs_with_any_number_of_threads() {
 #[test]
 fn budgets_are_kept_and_spent_where_it_costs_most() {
     let directory = tempfile::tempdir().unwrap();
-    let hessians = Some(HessianSource::Collect(windows(3)));
+    let hessians = Some(HessianSource::Collect { windows: windows(3), vocab_limit: None });
     let options = QuantizeOptions { hessians, budget: Some(Budget::AverageBits(2.5)), ..options() };
     let manifest = run(&source(), &directory.path().join("average"), &options);
     let widths = || manifest.layers.values().map(|l| l.bits);
@@ -492,6 +492,9 @@ fn budgets_are_kept_and_spent_where_it_costs_most() {
     let error =
         fails(&QuantizeOptions { budget: Some(Budget::TotalBytes(1000)), ..options.clone() });
     assert!(matches!(error, QuantizeError::BudgetTooSmall { .. }), "{error}");
+    let axis = AxisChoice::Fixed(Axis::In);
+    let error = fails(&QuantizeOptions { axis, ..options.clone() });
+    assert!(matches!(error, QuantizeError::BudgetAxis), "{error}");
     let error = fails(&QuantizeOptions { budget: Some(Budget::AverageBits(9.0)), ..options });
     assert!(
         matches!(error, QuantizeError::AverageBits(_) | QuantizeError::OtherRun { .. }),

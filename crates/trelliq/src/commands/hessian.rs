@@ -38,7 +38,7 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Weights {
-    /// As much as the model's predictions depend on a layer's outputs at them; takes three times as long
+    /// As much as the model's predictions depend on a layer's outputs at them: the model runs back as well as forward
     Fisher,
     /// All the same
     Equal,

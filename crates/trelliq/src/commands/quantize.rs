@@ -85,7 +85,7 @@ pub struct Args {
     embed_bits: Option<u32>,
 
     /// Round with feedback, calibrated on a text (`default` for the bundled one; .jsonl with a `text` a
-    /// line): loses far less at the same size, takes about three times as long
+    /// line): loses far less at the same size, takes several times as long
     #[arg(long, value_name = "FILE", conflicts_with = "hessians")]
     calibration: Option<String>,
 
@@ -200,7 +200,8 @@ impl Args {
         }
         let Some(text) = &self.calibration else { return Ok(None) };
         let tokenizer = Tokenizer::from_files(source.sidecar_files(), source.config())?;
-        Ok(Some(HessianSource::Collect(self.windows.read(text, &tokenizer)?)))
+        let windows = self.windows.read(text, &tokenizer)?;
+        Ok(Some(HessianSource::Collect { windows, vocab_limit: Some(tokenizer.vocab_size()) }))
     }
 
     fn budget(&self) -> Option<Budget> {
