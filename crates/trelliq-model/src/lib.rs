@@ -10,7 +10,7 @@ mod sampling;
 mod stop;
 mod tokenizer;
 
-pub use chat::{ChatError, ChatTemplate, ChatTemplates, Message};
+pub use chat::{ChatError, ChatTemplate, ChatTemplates, Message, TURN_FORMATS, TurnFormat};
 pub use config::{
     Activation, AttentionConfig, ConfigError, Family, ModelConfig, Rope, RopeScaling,
 };

@@ -1,5 +1,6 @@
 //! From text to tokens and back, by the model's `tokenizer.json`.
 
+use crate::chat::TurnFormat;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,8 +47,9 @@ impl Tokenizer {
     /// From a model's small files by name (`tokenizer.json`, `tokenizer_config.json`,
     /// `generation_config.json`) and its parsed `config.json`.
     ///
-    /// End tokens are all that `generation_config.json` and `config.json` name and the
-    /// `eos_token` of `tokenizer_config.json`.
+    /// End tokens are all that `generation_config.json` and `config.json` name, the `eos_token` of
+    /// `tokenizer_config.json` and the end of a turn of the vocabulary's [`TurnFormat`], which base
+    /// models do not name.
     pub fn from_files(
         files: &BTreeMap<String, Vec<u8>>,
         model_config: &Value,
@@ -72,6 +74,8 @@ impl Tokenizer {
         let (eos, bos) = (named("eos_token"), named("bos_token"));
         this.eos.extend(eos);
         this.bos = bos.or(this.bos);
+        let end_of_turn = TurnFormat::of(&this).and_then(|format| this.token_id(format.end));
+        this.eos.extend(end_of_turn);
         Ok(this)
     }
 

@@ -1,7 +1,7 @@
 //! Chat templates against jinja2 as transformers sets it up (`templates/make_cases.py`).
 
 use serde_json::{Value, json};
-use trelliq_model::{ChatError, ChatTemplate};
+use trelliq_model::{ChatError, ChatTemplate, TurnFormat};
 
 #[test]
 fn prompts_are_those_of_jinja2() {
@@ -39,4 +39,27 @@ fn errors_are_typed() {
     let template = ChatTemplate::new("{{ messages[0].a.b.c }}", &Value::Null).unwrap();
     let rendered = template.render_json(&json!([{}]), &json!({}));
     assert!(matches!(rendered, Err(ChatError::Render(_))), "{rendered:?}");
+}
+
+/// The published templates say the same where they say no more than the turns.
+#[test]
+fn turn_formats_are_those_of_the_published_templates() {
+    let cases: Value = serde_json::from_str(include_str!("templates/cases.json")).unwrap();
+    for (index, name) in [
+        (2, "chatml"),
+        (8, "chatml"),
+        (9, "chatml"),
+        (4, "gemma"),
+        (5, "gemma"),
+        (6, "gemma"),
+        (7, "gemma"),
+        (14, "llama3"),
+    ] {
+        let format = TurnFormat::named(name).unwrap();
+        let template = ChatTemplate::new(format.template, &cases["special"]).unwrap();
+        let case = &cases["cases"][index];
+        let prompt = template.render_json(&case["messages"], &case["extra"]).unwrap();
+        assert_eq!(prompt, case["text"].as_str().unwrap(), "{index} {name}");
+        assert!(prompt.contains(format.start) && prompt.contains(format.end), "{name}");
+    }
 }

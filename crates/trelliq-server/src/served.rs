@@ -12,7 +12,7 @@ pub struct ServedModel {
     pub name: String,
     pub model: Model,
     pub tokenizer: Tokenizer,
-    /// `None` for a model that has none: it is not for chats.
+    /// `None` for a model that has none, nor the tokens of a known one: it is not for chats.
     pub template: Option<ChatTemplate>,
     vocabulary: OnceLock<Vocabulary>,
     constrainer: OnceLock<Result<Constrainer, ConstraintError>>,
@@ -26,7 +26,8 @@ impl ServedModel {
         model: Model,
         tokenizer: Tokenizer,
     ) -> Result<Self, ChatError> {
-        let template = match ChatTemplates::from_files(source.sidecar_files())?.get(None) {
+        let templates = ChatTemplates::from_files(source.sidecar_files())?;
+        let template = match templates.for_vocabulary(&tokenizer) {
             Ok(template) => Some(template),
             Err(ChatError::NoTemplate) => None,
             Err(error) => return Err(error),

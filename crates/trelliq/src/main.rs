@@ -1,6 +1,7 @@
 //! `trelliq`: the command line. Every command is a thin shell around the workspace's crates.
 
 mod calibration;
+mod chat_template;
 mod cli;
 mod commands;
 mod output;

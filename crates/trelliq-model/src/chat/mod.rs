@@ -2,8 +2,10 @@
 
 mod json;
 mod source;
+mod turns;
 
 pub use source::ChatTemplates;
+pub use turns::{TURN_FORMATS, TurnFormat};
 
 use crate::tokenizer::special_token;
 use minijinja::syntax::SyntaxConfig;

@@ -1,6 +1,7 @@
 //! Where a model's chat templates are, and tags that only transformers knows.
 
-use super::{ChatError, ChatTemplate};
+use super::{ChatError, ChatTemplate, TurnFormat};
+use crate::tokenizer::Tokenizer;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -44,6 +45,27 @@ impl ChatTemplates {
         self.templates.keys().map(String::as_str)
     }
 
+    /// Whether the model brings none.
+    pub fn is_empty(&self) -> bool {
+        self.templates.is_empty()
+    }
+
+    /// The model's default template; where it brings none, that of the [`TurnFormat`] whose tokens
+    /// its vocabulary has.
+    ///
+    /// Errors when there is neither, or the model's is not a template.
+    pub fn for_vocabulary(&self, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
+        match TurnFormat::of(tokenizer) {
+            Some(format) if self.is_empty() => self.parse(format.template),
+            _ => self.get(None),
+        }
+    }
+
+    /// Parses a template that did not come with the model, with this model's special tokens.
+    pub fn parse(&self, template: &str) -> Result<ChatTemplate, ChatError> {
+        ChatTemplate::new(template, &self.config)
+    }
+
     /// Parses one template, `default` without a name.
     ///
     /// Errors when the model has none (of that name) or it is not a template.
@@ -56,7 +78,7 @@ impl ChatTemplates {
             name: name.to_owned(),
             found: self.names().collect::<Vec<_>>().join(", "),
         })?;
-        ChatTemplate::new(template, &self.config)
+        self.parse(template)
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::tokenizer::Tokenizer;
 use std::collections::BTreeMap;
 
 fn files(entries: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
@@ -60,4 +61,36 @@ fn tags_that_mark_the_assistants_tokens_print_nothing() {
     let text = "{% for m in messages %}{%- generation -%} {{ m.content }}{% endgeneration %}!{% endfor %} {{ 'generation' }}";
     let template = ChatTemplate::new(text, &Value::Null).unwrap();
     assert_eq!(template.render(&[Message::new("user", "hi")], false).unwrap(), "hi! generation");
+}
+
+const TOKENIZER: &str = r#"{"version": "1.0", "added_tokens": [
+    {"id": 2, "content": "<start_of_turn>", "special": true, "single_word": false,
+     "lstrip": false, "rstrip": false, "normalized": false},
+    {"id": 3, "content": "<end_of_turn>", "special": true, "single_word": false,
+     "lstrip": false, "rstrip": false, "normalized": false}],
+    "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}"#;
+
+#[test]
+fn a_base_model_is_talked_to_in_the_turns_of_its_vocabulary() {
+    let all = files(&[("tokenizer.json", TOKENIZER)]);
+    let tokenizer = Tokenizer::from_files(&all, &serde_json::Value::Null).unwrap();
+    assert_eq!(tokenizer.eos_tokens().collect::<Vec<_>>(), [3]);
+    let user = [Message::new("user", "ab")];
+    let templates = ChatTemplates::from_files(&all).unwrap();
+    let prompt = templates.for_vocabulary(&tokenizer).unwrap().render(&user, true).unwrap();
+    assert_eq!(prompt, "<start_of_turn>user\nab<end_of_turn>\n<start_of_turn>model\n");
+    let own = files(&[("chat_template.jinja", "own")]);
+    let own = ChatTemplates::from_files(&own).unwrap().for_vocabulary(&tokenizer).unwrap();
+    assert_eq!(own.render(&user, true).unwrap(), "own");
+}
+
+#[test]
+fn a_vocabulary_without_turns_makes_no_template() {
+    let plain = TOKENIZER.replace("end_of_turn", "eot");
+    let all = files(&[("tokenizer.json", &plain)]);
+    let tokenizer = Tokenizer::from_files(&all, &serde_json::Value::Null).unwrap();
+    assert_eq!(tokenizer.eos_tokens().count(), 0);
+    let none = ChatTemplates::from_files(&all).unwrap().for_vocabulary(&tokenizer);
+    assert!(matches!(none, Err(ChatError::NoTemplate)));
 }

@@ -1,6 +1,7 @@
 //! `trelliq serve`: an OpenAI-compatible server and a page to talk on.
 
 use super::Numeric;
+use crate::chat_template::choose;
 use crate::source::load;
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -38,6 +39,11 @@ pub struct Args {
     /// What clients call the model [default: the name of its directory]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+
+    /// The model's template of this name, chatml, gemma, llama3 or a file in Jinja [default: the
+    /// model's own, or that of the turns that its vocabulary has tokens for]
+    #[arg(long, value_name = "NAME|FILE")]
+    chat_template: Option<String>,
 
     /// Clients must send this as a bearer token
     #[arg(long, value_name = "KEY", env = "TRELLIQ_API_KEY", hide_env_values = true)]
@@ -282,7 +288,9 @@ impl Args {
         let plan = self.plan(&loaded.model)?;
         print_plan(&plan);
         let name = self.name.clone().unwrap_or_else(|| model_name(&self.model));
-        let served = ServedModel::new(name, &loaded.source, loaded.model, loaded.tokenizer)?;
+        let template = choose(&loaded, self.chat_template.as_deref())?;
+        let mut served = ServedModel::new(name, &loaded.source, loaded.model, loaded.tokenizer)?;
+        served.template = template;
         let served = Arc::new(served);
         let options = EngineOptions {
             context: plan.context,

@@ -33,6 +33,11 @@ pub struct Args {
     #[arg(long, requires = "prompt")]
     raw: bool,
 
+    /// The model's template of this name, chatml, gemma, llama3 or a file in Jinja [default: the
+    /// model's own, or that of the turns that its vocabulary has tokens for]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "raw")]
+    chat_template: Option<String>,
+
     /// 0 always takes the most probable token
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f32,
@@ -140,6 +145,7 @@ impl Args {
             runtime: self.numeric.runtime(),
             context: self.context,
             raw: self.raw,
+            chat_template: self.chat_template.clone(),
         }
     }
 }

@@ -1,13 +1,14 @@
 //! A loaded model that answers prompts one after the other, keeping its cache between them.
 
+use crate::chat_template::choose;
 use crate::source::Loaded;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use trelliq_model::{
-    ChatTemplate, ChatTemplates, FinishReason, GenerateOptions, Generation, KvCache, Message,
-    RuntimeOptions, TokenEvent, generate,
+    ChatTemplate, FinishReason, GenerateOptions, Generation, KvCache, Message, RuntimeOptions,
+    TokenEvent, generate,
 };
 
 pub struct Settings {
@@ -17,6 +18,8 @@ pub struct Settings {
     pub context: Option<usize>,
     /// Whether the model's chat template is left aside.
     pub raw: bool,
+    /// Which template to use; see [`choose`].
+    pub chat_template: Option<String>,
 }
 
 /// What is asked.
@@ -57,8 +60,10 @@ impl<'a> Session<'a> {
         let template = if settings.raw {
             None
         } else {
-            let templates = ChatTemplates::from_files(loaded.source.sidecar_files())?;
-            Some(templates.get(None).context("--raw PROMPT continues a text without a template")?)
+            let template = choose(loaded, settings.chat_template.as_deref())?;
+            Some(template.context(
+                "the model has no chat template: --chat-template gives it one, --raw PROMPT continues a text",
+            )?)
         };
         let trained = loaded.model.config().max_positions.unwrap_or(usize::MAX);
         let context = settings.context.map_or(trained, |context| context.min(trained));
