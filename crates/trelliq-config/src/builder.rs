@@ -12,7 +12,7 @@ type Layer = BTreeMap<String, Entry>;
 
 /// Gathers the three sources; in whatever order they are given, flags win over the file and the
 /// file over the environment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ConfigBuilder {
     known: BTreeSet<String>,
     ignored: BTreeSet<String>,
@@ -23,13 +23,13 @@ pub struct ConfigBuilder {
 
 impl ConfigBuilder {
     pub(crate) fn new(keys: &[Key]) -> Self {
-        Self {
-            known: keys.iter().map(|key| key.name.to_owned()).collect(),
-            ignored: BTreeSet::new(),
-            environment: Layer::new(),
-            file: Layer::new(),
-            flags: Layer::new(),
-        }
+        Self::default().keys(keys)
+    }
+
+    /// Makes further keys known.
+    pub fn keys(mut self, keys: &[Key]) -> Self {
+        self.known.extend(keys.iter().map(|key| key.name.to_owned()));
+        self
     }
 
     /// Variables that others read (`TRELLIQ_API_KEY`): neither kept nor reported.

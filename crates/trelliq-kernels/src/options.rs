@@ -7,11 +7,14 @@ use crate::{Axis, Isa, Numerics};
 /// ([`Numerics::Fast`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Activations {
+    /// [`Int`](Self::Int) on instruction sets that multiply and add pairs of 16-bit numbers in one
+    /// instruction (AVX2, AVX-512, NEON), [`F32`](Self::F32) on others.
+    #[default]
+    Auto,
     /// Activations in 16 bits with a scale for each 128 of them, products and their sums in integers.
     /// The relative error is 2.5e-5 where activations are normally distributed, where rounding them
     /// to f16 makes 2e-4, and about 1e-4 where one of each 128 dwarfs the others. For `1mad` with
     /// blocks of a multiple of 32; others run in f32, as does prefill.
-    #[default]
     Int,
     /// In f32.
     F32,

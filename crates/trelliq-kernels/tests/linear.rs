@@ -159,6 +159,29 @@ fn prefill_and_expansion_at_any_m() {
     }
 }
 
+/// Integers where they are faster, f32 where they are not.
+#[test]
+fn activations_are_chosen_by_the_instruction_set() {
+    let layer = layer(odd_matrix(Code::OneMad, 12, 3, 96, Axis::Out, 75));
+    let x = Random::new(15).vector(layer.in_features());
+    // The scalar oracle knows f32 alone.
+    for isa in isas().into_iter().filter(|isa| *isa > Isa::Scalar) {
+        let y = |activations| {
+            let options = KernelOptions { activations, isa: Some(isa), ..Default::default() };
+            forward::<f32>(&layer, &x, 1, &options)
+        };
+        let integers =
+            isa > Isa::Baseline || (isa == Isa::Baseline && cfg!(target_arch = "aarch64"));
+        let [same, other] = if integers {
+            [Activations::Int, Activations::F32]
+        } else {
+            [Activations::F32, Activations::Int]
+        };
+        assert_eq!(y(Activations::Auto), y(same), "{isa:?}");
+        assert_ne!(y(Activations::Auto), y(other), "{isa:?}");
+    }
+}
+
 /// Up to prefill, what a row of x gives does not depend on how many others come with it.
 #[test]
 fn a_row_among_few_is_to_the_bit_what_it_is_alone() {

@@ -6,6 +6,7 @@ mod config;
 mod decoder;
 pub mod eval;
 mod generate;
+pub mod runtime;
 mod sampling;
 mod stop;
 mod tokenizer;

@@ -1,123 +1,19 @@
-//! From a configuration snapshot to what the kernels read.
+//! The settings that a request reads beside those of the kernels.
 
-use trelliq_config::{Config, ConfigError, Key};
-use trelliq_kernels::{Activations, Isa, KernelOptions, Numerics};
-use trelliq_model::RuntimeOptions;
+use trelliq_config::{Config, ConfigBuilder, Key};
+use trelliq_model::runtime;
 
-const NUMERICS: &str = "kernel.numerics";
-const ACTIVATIONS: &str = "kernel.activations";
-const ISA: &str = "kernel.isa";
-const PREFILL_FROM: &str = "kernel.prefill_from";
-const EXPAND_FROM: &str = "kernel.expand_from";
-const MEMORY_CEILING: &str = "kernel.memory_ceiling";
 const LOG_PROMPTS: &str = "log.prompts";
 
-/// The keys that a request reads.
-pub const KEYS: &[Key] = &[
-    Key { name: NUMERICS, help: "`fast`, or `exact` to round decoded weights to bf16" },
-    Key { name: ACTIVATIONS, help: "what activations are multiplied in: `int` or `f32`" },
-    Key { name: ISA, help: "instruction set: scalar, baseline, avx2, avx512, avx512-vnni" },
-    Key { name: PREFILL_FROM, help: "rows from which tiles are decoded for a matrix multiply" },
-    Key { name: EXPAND_FROM, help: "rows from which a whole tensor is expanded first" },
-    Key { name: MEMORY_CEILING, help: "bytes that an expanded tensor may take" },
-    Key { name: LOG_PROMPTS, help: "1 writes prompts to the log, at level info (-v)" },
-];
+const KEYS: &[Key] =
+    &[Key { name: LOG_PROMPTS, help: "1 writes prompts to the log, at level info (-v)" }];
 
-/// The kernels' choices under a snapshot; what it does not say is as in `base`.
-///
-/// Errors name the key whose value cannot be used.
-pub fn runtime_options(
-    config: &Config,
-    base: &RuntimeOptions,
-) -> Result<RuntimeOptions, ConfigError> {
-    let base = &base.kernel;
-    let kernel = KernelOptions {
-        numerics: match config.value(NUMERICS) {
-            None => base.numerics,
-            Some("fast") => Numerics::Fast,
-            Some("exact") => Numerics::Exact,
-            Some(_) => return Err(config.invalid(NUMERICS, "`fast` or `exact`")),
-        },
-        activations: match config.value(ACTIVATIONS) {
-            None => base.activations,
-            Some("int") => Activations::Int,
-            Some("f32") => Activations::F32,
-            Some(_) => return Err(config.invalid(ACTIVATIONS, "`int` or `f32`")),
-        },
-        isa: match config.value(ISA) {
-            None => base.isa,
-            Some(name) => Some(isa(name).ok_or_else(|| config.invalid(ISA, ISAS))?),
-        },
-        prefill_from: match config.value(PREFILL_FROM) {
-            None => base.prefill_from,
-            Some(_) => Some(config.number(PREFILL_FROM, 0)?),
-        },
-        expand_from: config.number(EXPAND_FROM, base.expand_from)?,
-        memory_ceiling: config.number(MEMORY_CEILING, base.memory_ceiling)?,
-    };
-    Ok(RuntimeOptions { kernel })
-}
-
-const ISAS: &str =
-    "`scalar`, `baseline`, `avx2`, `avx512` or `avx512-vnni`, one that this machine has";
-
-fn isa(name: &str) -> Option<Isa> {
-    let isa = match name {
-        "scalar" => Isa::Scalar,
-        "baseline" => Isa::Baseline,
-        "avx2" => Isa::Avx2,
-        "avx512" => Isa::Avx512,
-        "avx512-vnni" => Isa::Avx512Vnni,
-        _ => return None,
-    };
-    isa.available().then_some(isa)
+/// Starts a snapshot in which every key that a request reads is known.
+pub fn config_builder() -> ConfigBuilder {
+    Config::builder(runtime::KEYS).keys(KEYS)
 }
 
 /// Whether prompts may be logged.
 pub fn log_prompts(config: &Config) -> bool {
     config.flag(LOG_PROMPTS, false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn options(settings: &[&str]) -> Result<RuntimeOptions, ConfigError> {
-        let mut builder = Config::builder(KEYS);
-        for setting in settings {
-            builder = builder.setting(setting).unwrap();
-        }
-        let config = builder.build();
-        assert_eq!(config.unknown(), []);
-        runtime_options(&config, &RuntimeOptions::default())
-    }
-
-    #[test]
-    fn a_snapshot_changes_what_it_names_and_nothing_else() {
-        let default = KernelOptions::default();
-        assert_eq!(options(&[]).unwrap().kernel, default);
-        let found = options(&[
-            "kernel.numerics=exact",
-            "kernel.activations=f32",
-            "kernel.isa=scalar",
-            "kernel.prefill_from=7",
-        ]);
-        let expected = KernelOptions {
-            numerics: Numerics::Exact,
-            activations: Activations::F32,
-            isa: Some(Isa::Scalar),
-            prefill_from: Some(7),
-            ..default
-        };
-        assert_eq!(found.unwrap().kernel, expected);
-    }
-
-    #[test]
-    fn bad_values_name_their_key() {
-        for setting in ["kernel.numerics=slow", "kernel.isa=z80", "kernel.memory_ceiling=big"] {
-            let key = setting.split_once('=').unwrap().0;
-            let error = options(&[setting]).unwrap_err().to_string();
-            assert!(error.contains(&format!("`{key}`")), "{error}");
-        }
-    }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use trelliq_config::Config;
-use trelliq_server::runtime::KEYS;
+use trelliq_server::runtime::config_builder;
 use trelliq_server::store::{ManualClock, MemoryStore, StoreLimits};
 
 const PATH: &str = "/v1/responses";
@@ -189,7 +189,7 @@ async fn requests_keep_the_snapshot_that_they_started_under() {
     let app = app(options(), |_| {});
     let body = json!({ "prompt": "ROMEO.\n", "temperature": 0, "max_tokens": 200 });
     let expected = ok(&app, "/v1/completions", body.clone()).await;
-    let config = |value: &str| Config::builder(KEYS).flag("kernel.prefill_from", value).build();
+    let config = |value: &str| config_builder().flag("kernel.prefill_from", value).build();
     app.config.set(config("4"));
     let before = app.engine.metrics().generated_tokens.get();
     let running = {

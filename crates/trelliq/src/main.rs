@@ -6,6 +6,7 @@ mod cli;
 mod commands;
 mod output;
 mod progress;
+mod settings;
 mod source;
 
 use clap::Parser;

@@ -126,6 +126,36 @@ fn eval_reports_all_figures_once() {
     assert!(alone.get("kl_mean").is_none(), "nothing to compare with");
 }
 
+/// Two settings on one loaded model: integers are near f32 but not equal to it, f32 is to itself.
+#[test]
+fn a_model_is_compared_with_itself_under_two_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, text) = (text(&quantized(&folder, "--bits 4")), text(&held_out()));
+    let report = |setting: &str| {
+        // Prefill runs in f32 whatever the setting.
+        let fixed =
+            ["eval", &model, "--text", &text, "--json", "--set", "kernel.prefill_from=9999"];
+        json(fixed.iter().chain(&["--windows", "2", "--window", "64", "--self", setting]))
+    };
+    let equal = report("kernel.activations=f32,f32");
+    assert_eq!(equal["kl_mean"].as_f64().map(f64::abs), Some(0.0));
+    assert_eq!(equal["self"], "kernel.activations=f32,f32");
+    let near = report("kernel.activations=f32,int");
+    assert!(kl(&near) > 0.0 && kl(&near) < 1e-4, "{near}");
+    assert_ne!(near["perplexity"], near["reference_perplexity"]);
+}
+
+#[test]
+fn settings_that_do_not_exist_are_told_before_the_model_loads() {
+    let text = text(&held_out());
+    let eval = |setting| ["eval", "no-such-model", "--text", &text, "--self", setting];
+    assert!(fail(1, eval("kernel.speed=1,2")).contains("kernel.activations"));
+    assert!(fail(1, eval("kernel.isa=avx2,z80")).contains("kernel.isa"));
+    assert!(fail(2, eval("kernel.isa=avx2")).contains("two values"));
+    let run = ["run", "no-such-model", "Hi", "--set", "kernel.activations=i4"];
+    assert!(fail(1, run).contains("kernel.activations"));
+}
+
 #[test]
 fn run_answers_a_prompt_and_tells_what_it_took() {
     let folder = tempfile::tempdir().unwrap();

@@ -185,9 +185,9 @@ impl Kernels {
     }
 }
 
-/// The table of `isa`, or of the best available one when that is not asked for or not there.
+/// The table of [`Isa::chosen`].
 pub(super) fn kernels(isa: Option<Isa>) -> &'static Kernels {
-    match isa.filter(|isa| isa.available()).unwrap_or_else(Isa::best) {
+    match Isa::chosen(isa) {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => &avx512_vnni::KERNELS,
         #[cfg(target_arch = "x86_64")]

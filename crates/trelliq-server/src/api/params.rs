@@ -6,10 +6,11 @@ use super::state::App;
 use super::tools::ToolChoice;
 use crate::constrain::Constraint;
 use crate::engine::{Adjustments, Request};
-use crate::runtime::{log_prompts, runtime_options};
+use crate::runtime::log_prompts;
 use serde_json::{Value, json};
 use trelliq_config::Config;
 use trelliq_model::SamplingOptions;
+use trelliq_model::runtime::runtime_options;
 
 /// Most choices of a request; the engine's batch may allow fewer.
 const MAX_CHOICES: u64 = 128;

@@ -1,16 +1,19 @@
 //! `trelliq eval`: how well a model predicts a text, and how far it is from another one.
 
-use super::Numeric;
+use super::{Numeric, settings_help};
 use crate::output::{TextTable, print_json};
 use crate::progress;
-use crate::source::{Loaded, load};
+use crate::source::load;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::Serialize;
+use std::fmt;
 use std::fs;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Instant;
 use trelliq_model::eval::{EvalOptions, EvalReport, Subject, Windows, evaluate};
+use trelliq_model::runtime::KEYS;
 use trelliq_model::{RuntimeOptions, Tokenizer};
 
 /// Measure perplexity, and the divergence from a reference model
@@ -30,6 +33,10 @@ pub struct Args {
     /// The model to compare with, most often the source of MODEL
     #[arg(long, value_name = "MODEL")]
     reference: Option<String>,
+
+    /// Compare MODEL with itself under two values of a setting: the divergence of B from A
+    #[arg(long = "self", value_name = "KEY=A,B", conflicts_with = "reference")]
+    twice: Option<Twice>,
 
     /// Tokens of a window
     #[arg(long, value_name = "N", default_value_t = 512)]
@@ -56,7 +63,9 @@ pub struct Args {
     json: bool,
 }
 
-const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = concat!(
+    settings_help!(),
+    "
 The text is tokenized whole and cut into windows. Within a window the model sees the tokens before
 each position; all but the first token are scored. With W windows over a text of F full windows,
 window w starts at token w * floor(F / W) * N. With --stride S every window after the first scores
@@ -68,7 +77,9 @@ the same token most probable, +- one standard error.
 
 Examples:
   trelliq eval packed --text book.txt --reference models/smollm2.gguf --windows 6
-  trelliq eval packed --text book.txt --window 1024 --stride 512 --json";
+  trelliq eval packed --text book.txt --window 1024 --stride 512 --json
+  trelliq eval packed --text book.txt --self kernel.activations=f32,int"
+);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Bos {
@@ -82,6 +93,9 @@ enum Bos {
 struct Output<'a> {
     model: &'a str,
     reference: Option<&'a str>,
+    /// The setting that two values of were compared, as `KEY=A,B`.
+    #[serde(rename = "self")]
+    twice: Option<String>,
     text: String,
     #[serde(flatten)]
     report: &'a EvalReport,
@@ -91,6 +105,8 @@ struct Output<'a> {
 pub fn run(args: Args) -> Result<()> {
     let text = fs::read_to_string(&args.text);
     let text = text.with_context(|| format!("cannot read {}", args.text.display()))?;
+    // Settings that cannot be used are told before the model takes its time to load.
+    let (runtime, other) = args.runtimes()?;
     let model = load(&args.model, args.numeric.carrier)?;
     let reference = args.reference.as_deref().map(|spec| load(spec, false)).transpose()?;
     let tokens = model.tokenizer.encode(&text, false)?;
@@ -100,14 +116,21 @@ pub fn run(args: Args) -> Result<()> {
         bail!("the tokenizers of the two models cut the text into different tokens");
     }
     let options = args.options(&model.tokenizer)?;
-    let runtime = args.numeric.runtime();
+    let subject = Subject { model: &model.model, options: &runtime };
+    let plain = RuntimeOptions::default();
+    let against = match (&reference, &other) {
+        (Some(reference), _) => Some(Subject { model: &reference.model, options: &plain }),
+        (None, Some(other)) => Some(Subject { model: &model.model, options: other }),
+        (None, None) => None,
+    };
     let started = Instant::now();
-    let report = measure(&model, reference.as_ref(), &runtime, &tokens, &options)?;
+    let report = measure(subject, against, &tokens, &options)?;
     let seconds = started.elapsed().as_secs_f64();
     if args.json {
         print_json(&Output {
             model: &args.model,
             reference: args.reference.as_deref(),
+            twice: args.twice.as_ref().map(Twice::to_string),
             text: args.text.display().to_string(),
             report: &report,
             seconds,
@@ -117,7 +140,53 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
+/// A key of the runtime configuration and two values of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Twice {
+    key: String,
+    values: [String; 2],
+}
+
+impl FromStr for Twice {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let malformed = "expected a key and two values, as in kernel.activations=f32,int";
+        let (key, values) = text.split_once('=').ok_or(malformed)?;
+        let (a, b) = values.split_once(',').ok_or(malformed)?;
+        let [key, a, b] = [key, a, b].map(str::trim);
+        if key.is_empty() || a.is_empty() || b.is_empty() || b.contains(',') {
+            return Err(malformed);
+        }
+        Ok(Self { key: key.to_owned(), values: [a.to_owned(), b.to_owned()] })
+    }
+}
+
+impl fmt::Display for Twice {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { key, values: [a, b] } = self;
+        write!(f, "{key}={a},{b}")
+    }
+}
+
 impl Args {
+    /// What the model runs under, and what it is compared under with `--self`.
+    fn runtimes(&self) -> Result<(RuntimeOptions, Option<RuntimeOptions>)> {
+        let Some(Twice { key, values: [a, b] }) = &self.twice else {
+            return Ok((self.numeric.runtime()?, None));
+        };
+        if !KEYS.iter().any(|known| known.name == key) {
+            let known: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+            bail!("--self: `{key}` is not a setting; there are {}", known.join(", "));
+        }
+        let with = |value: &str| {
+            let mut numeric = self.numeric.clone();
+            numeric.settings.settings.push(format!("{key}={value}"));
+            numeric.runtime()
+        };
+        Ok((with(b)?, Some(with(a)?)))
+    }
+
     fn options(&self, tokenizer: &Tokenizer) -> Result<EvalOptions> {
         let windows = match self.stride {
             Some(stride) => Windows::Strided { stride },
@@ -137,9 +206,8 @@ impl Args {
 }
 
 fn measure(
-    model: &Loaded,
-    reference: Option<&Loaded>,
-    runtime: &RuntimeOptions,
+    subject: Subject,
+    reference: Option<Subject>,
     tokens: &[u32],
     options: &EvalOptions,
 ) -> Result<EvalReport> {
@@ -149,9 +217,6 @@ fn measure(
         bar.set_position(progress.windows_done as u64);
         bar.set_message(format!("{} tokens", progress.tokens_scored));
     };
-    let subject = Subject { model: &model.model, options: runtime };
-    let plain = RuntimeOptions::default();
-    let reference = reference.map(|other| Subject { model: &other.model, options: &plain });
     let report = evaluate(subject, reference, tokens, options, &mut on_window);
     bar.finish_and_clear();
     Ok(report?)

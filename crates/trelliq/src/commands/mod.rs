@@ -10,9 +10,29 @@ pub mod run;
 pub mod serve;
 pub mod validate;
 
+use crate::settings::Settings;
+use anyhow::Result;
 use clap::ValueEnum;
+use trelliq_config::Config;
 use trelliq_kernels::{KernelOptions, Numerics};
 use trelliq_model::RuntimeOptions;
+use trelliq_model::runtime::{KEYS, runtime_options};
+
+/// The end of the help of commands that take settings.
+macro_rules! settings_help {
+    () => {
+        "\
+Settings (--set, --config, or TRELLIQ_KERNEL_NUMERICS and so on in the environment):
+  kernel.numerics        fast, or exact to round decoded weights to bf16
+  kernel.activations     auto, int (16 bits), or f32
+  kernel.isa             scalar, baseline, avx2, avx512 or avx512-vnni
+  kernel.prefill_from    rows from which tiles are decoded for a matrix multiply
+  kernel.expand_from     rows from which a whole tensor is expanded first
+  kernel.memory_ceiling  bytes that an expanded tensor may take
+"
+    };
+}
+use settings_help;
 
 /// A switch that has a value, so that either state can be written out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -31,10 +51,20 @@ pub struct Numeric {
     /// Re-quantize coded layers to 8-bit groups in memory: for machines that decode slowly
     #[arg(long, conflicts_with = "exact")]
     pub carrier: bool,
+
+    #[command(flatten)]
+    pub settings: Settings,
 }
 
 impl Numeric {
-    pub fn runtime(&self) -> RuntimeOptions {
+    /// What the settings say, and the switches where they say nothing.
+    pub fn runtime(&self) -> Result<RuntimeOptions> {
+        let config = self.settings.read(Config::builder(KEYS))?;
+        Ok(runtime_options(&config, &self.switches())?)
+    }
+
+    /// What the switches say alone.
+    pub fn switches(&self) -> RuntimeOptions {
         let numerics = if self.exact { Numerics::Exact } else { Numerics::Fast };
         RuntimeOptions { kernel: KernelOptions { numerics, ..KernelOptions::default() } }
     }

@@ -1,7 +1,8 @@
 //! `trelliq serve`: an OpenAI-compatible server and a page to talk on.
 
-use super::Numeric;
+use super::{Numeric, settings_help};
 use crate::chat_template::choose;
+use crate::settings::Settings;
 use crate::source::load;
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -10,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use trelliq_config::{Config, ConfigCell};
+use trelliq_model::runtime::runtime_options;
 use trelliq_server::ServedModel;
 use trelliq_server::api::{App, Limits, unix_time};
 use trelliq_server::engine::{Engine, EngineOptions, KvBudget, KvPlan, available_memory};
 use trelliq_server::http::{Bound, serve};
 use trelliq_server::metrics::{EngineMetrics, ServerMetrics};
-use trelliq_server::runtime::{KEYS, runtime_options};
+use trelliq_server::runtime::config_builder;
 use trelliq_server::store::{DurableStore, MemoryStore, ResponseStore, StoreLimits, SystemClock};
 
 /// Serve a model to OpenAI clients, and a page to talk on
@@ -101,26 +103,13 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
 
-    /// A TOML file of settings; SIGHUP reads it again, for requests that come then
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
-    /// A setting, which wins over the file and TRELLIQ_* of the environment; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    settings: Vec<String>,
-
     #[command(flatten)]
     numeric: Numeric,
 }
 
-const AFTER_HELP: &str = "\
-Settings (--set, --config, or TRELLIQ_KERNEL_NUMERICS and so on in the environment):
-  kernel.numerics        fast, or exact to round decoded weights to bf16
-  kernel.activations     int (16 bits), or f32
-  kernel.isa             scalar, baseline, avx2, avx512 or avx512-vnni
-  kernel.prefill_from    rows from which tiles are decoded for a matrix multiply
-  kernel.expand_from     rows from which a whole tensor is expanded first
-  kernel.memory_ceiling  bytes that an expanded tensor may take
+const AFTER_HELP: &str = concat!(
+    settings_help!(),
+    "\
   log.prompts            1 writes prompts to the log, which -v shows
 
 Examples:
@@ -130,10 +119,8 @@ Examples:
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
 
 The page is at http://127.0.0.1:8080/ and numbers for Prometheus at /metrics. Ctrl-C lets running
-answers finish; a second one ends at once.";
-
-/// Variables of the environment that are not settings.
-const OTHER_VARIABLES: &[&str] = &["TRELLIQ_API_KEY", "TRELLIQ_THREADS"];
+answers finish; a second one ends at once."
+);
 
 pub fn run(args: Args) -> Result<()> {
     let config = args.configuration()?;
@@ -164,7 +151,7 @@ async fn listen(args: &Args, app: Arc<App>, address: SocketAddr) -> Result<()> {
     // The first line of standard output, for programs that start this one on port 0.
     println!("listening on http://{}", bound.address);
     let reloading = Arc::clone(&app);
-    let again = args.clone_settings();
+    let again = args.numeric.settings.clone();
     tokio::spawn(async move { reload_on_hangup(&reloading, &again).await });
     serve(bound, app, ending, Duration::from_secs(args.grace)).await;
     Ok(())
@@ -222,38 +209,12 @@ impl Signals {
     }
 }
 
-/// What a configuration is read from.
-#[derive(Debug, Clone)]
-struct Settings {
-    config: Option<PathBuf>,
-    settings: Vec<String>,
-}
-
-impl Settings {
-    /// Errors name the file or the key that is wrong; unknown keys are warned of.
-    fn read(&self) -> Result<Config> {
-        let mut builder =
-            Config::builder(KEYS).ignore(OTHER_VARIABLES).environment(std::env::vars());
-        if let Some(file) = &self.config {
-            builder = builder.file(file)?;
-        }
-        for setting in &self.settings {
-            builder = builder.setting(setting)?;
-        }
-        let config = builder.build();
-        for unknown in config.unknown() {
-            eprintln!("warning: {unknown}");
-        }
-        Ok(config)
-    }
-}
-
 #[cfg(unix)]
 async fn reload_on_hangup(app: &App, settings: &Settings) {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
     while hangup.recv().await.is_some() {
-        let read = settings.read();
+        let read = settings.read(config_builder());
         let checked = read.and_then(|config| {
             runtime_options(&config, &app.base_runtime)?;
             Ok(config)
@@ -272,14 +233,10 @@ async fn reload_on_hangup(app: &App, settings: &Settings) {
 async fn reload_on_hangup(_app: &App, _settings: &Settings) {}
 
 impl Args {
-    fn clone_settings(&self) -> Settings {
-        Settings { config: self.config.clone(), settings: self.settings.clone() }
-    }
-
     /// Settings that cannot be used are told before the model takes its time to load.
     fn configuration(&self) -> Result<Config> {
-        let config = self.clone_settings().read()?;
-        runtime_options(&config, &self.numeric.runtime())?;
+        let config = self.numeric.settings.read(config_builder())?;
+        runtime_options(&config, &self.numeric.switches())?;
         Ok(config)
     }
 
@@ -306,7 +263,7 @@ impl Args {
             engine: engine.context("cannot start the engine")?,
             store: self.store()?,
             config: ConfigCell::new(config),
-            base_runtime: self.numeric.runtime(),
+            base_runtime: self.numeric.switches(),
             metrics: ServerMetrics::default(),
             limits: Limits {
                 body: self.max_body << 10,

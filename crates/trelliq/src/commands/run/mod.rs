@@ -3,7 +3,7 @@
 mod chat;
 mod session;
 
-use super::Numeric;
+use super::{Numeric, settings_help};
 use crate::output::print_json;
 use crate::source::load;
 use anyhow::{Context, Result};
@@ -82,7 +82,9 @@ pub struct Args {
     json: bool,
 }
 
-const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = concat!(
+    settings_help!(),
+    "
 In a chat, Ctrl-C stops an answer, Ctrl-D ends, /reset forgets what was said. When a chat outgrows
 the context its oldest exchanges are forgotten. Statistics go to standard error.
 
@@ -90,14 +92,16 @@ Examples:
   trelliq run packed \"Why is the sky blue?\"
   trelliq run packed --temperature 0.7 --top-p 0.9 --system \"You are a pirate.\"
   trelliq run packed --raw \"Once upon a time\" --max-tokens 100
-  trelliq run packed - < question.txt";
+  trelliq run packed - < question.txt"
+);
 
 pub fn run(args: Args) -> Result<()> {
     // Wrong options are told before the model takes its time to load.
     args.sampling().check()?;
     let prompt = args.prompt.as_deref().map(read_prompt).transpose()?;
+    let settings = args.settings()?;
     let loaded = load(&args.model, args.numeric.carrier)?;
-    let mut session = Session::new(&loaded, args.settings())?;
+    let mut session = Session::new(&loaded, settings)?;
     let Some(prompt) = prompt else {
         return chat::chat(&mut session, args.system.as_deref());
     };
@@ -134,18 +138,18 @@ impl Args {
         }
     }
 
-    fn settings(&self) -> Settings {
-        Settings {
+    fn settings(&self) -> Result<Settings> {
+        Ok(Settings {
             generate: GenerateOptions {
                 sampling: self.sampling(),
                 max_tokens: self.max_tokens,
                 stop: self.stop.clone(),
                 ..GenerateOptions::default()
             },
-            runtime: self.numeric.runtime(),
+            runtime: self.numeric.runtime()?,
             context: self.context,
             raw: self.raw,
             chat_template: self.chat_template.clone(),
-        }
+        })
     }
 }
