@@ -11,7 +11,7 @@ mod sampling;
 mod stop;
 mod tokenizer;
 
-pub use chat::{ChatError, ChatTemplate, ChatTemplates, Message, TURN_FORMATS, TurnFormat};
+pub use chat::{ChatError, ChatTemplate, ChatTemplates, Message, PLAIN, TurnFormat};
 pub use config::{
     Activation, AttentionConfig, ConfigError, Family, ModelConfig, Rope, RopeScaling,
 };

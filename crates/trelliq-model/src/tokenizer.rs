@@ -74,7 +74,8 @@ impl Tokenizer {
         let (eos, bos) = (named("eos_token"), named("bos_token"));
         this.eos.extend(eos);
         this.bos = bos.or(this.bos);
-        let end_of_turn = TurnFormat::of(&this).and_then(|format| this.token_id(format.end));
+        let end_of_turn = TurnFormat::of(&this).and_then(TurnFormat::end);
+        let end_of_turn = end_of_turn.and_then(|token| this.token_id(token));
         this.eos.extend(end_of_turn);
         Ok(this)
     }

@@ -12,7 +12,7 @@ pub struct ServedModel {
     pub name: String,
     pub model: Model,
     pub tokenizer: Tokenizer,
-    /// `None` for a model that has none, nor the tokens of a known one: it is not for chats.
+    /// `None` for a model that has none: it is not for chats.
     pub template: Option<ChatTemplate>,
     vocabulary: OnceLock<Vocabulary>,
     constrainer: OnceLock<Result<Constrainer, ConstraintError>>,
@@ -26,8 +26,7 @@ impl ServedModel {
         model: Model,
         tokenizer: Tokenizer,
     ) -> Result<Self, ChatError> {
-        let templates = ChatTemplates::from_files(source.sidecar_files())?;
-        let template = match templates.for_vocabulary(&tokenizer) {
+        let template = match ChatTemplates::from_files(source.sidecar_files())?.get(None) {
             Ok(template) => Some(template),
             Err(ChatError::NoTemplate) => None,
             Err(error) => return Err(error),
@@ -40,6 +39,11 @@ impl ServedModel {
             vocabulary: OnceLock::new(),
             constrainer: OnceLock::new(),
         })
+    }
+
+    /// Text that the template ends an answer with, where no token does.
+    pub fn chat_stop(&self) -> Option<String> {
+        self.template.as_ref().and_then(ChatTemplate::stop).map(str::to_owned)
     }
 
     /// Tokens as bytes, worked out when first asked for.

@@ -3,38 +3,37 @@
 use crate::source::Loaded;
 use anyhow::{Context, Result};
 use std::path::Path;
-use trelliq_model::{ChatError, ChatTemplate, ChatTemplates, TURN_FORMATS, TurnFormat};
+use trelliq_model::{ChatTemplate, ChatTemplates, TurnFormat};
 
-/// The model's template called `name`, else a known turn format of that name, else the file at that path.
-/// Without a name the model's own or, with a warning, that of the turns that its vocabulary has
-/// tokens for; `None` where there is neither.
-pub fn choose(loaded: &Loaded, name: Option<&str>) -> Result<Option<ChatTemplate>> {
+/// The model's template called `name`, else a known turn format of that name, else the file at that
+/// path. Without a name the model's own or, with a warning, plain text.
+pub fn choose(loaded: &Loaded, name: Option<&str>) -> Result<ChatTemplate> {
     let templates = ChatTemplates::from_files(loaded.source.sidecar_files())?;
     let Some(name) = name else {
-        if templates.is_empty()
-            && let Some(format) = TurnFormat::of(&loaded.tokenizer)
-        {
-            eprintln!(
-                "warning: the model has no chat template: {} turns are used, by its vocabulary",
-                format.name
-            );
+        if templates.is_empty() {
+            warn_of_plain_text(loaded);
         }
-        return match templates.for_vocabulary(&loaded.tokenizer) {
-            Ok(template) => Ok(Some(template)),
-            Err(ChatError::NoTemplate) => Ok(None),
-            Err(error) => Err(error.into()),
-        };
+        return Ok(templates.or_plain()?);
     };
     if templates.names().any(|own| own == name) {
-        return Ok(Some(templates.get(Some(name))?));
+        return Ok(templates.get(Some(name))?);
     }
     if let Some(format) = TurnFormat::named(name) {
-        return Ok(Some(templates.parse(format.template)?));
+        return Ok(templates.turns(format)?);
     }
-    let known: Vec<&str> = TURN_FORMATS.iter().map(|format| format.name).collect();
     let text = std::fs::read_to_string(Path::new(name)).with_context(|| {
-        let own: Vec<&str> = templates.names().chain(known).collect();
-        format!("`{name}` is neither a readable file nor one of {}", own.join(", "))
+        let known = TurnFormat::all().map(|format| format.name);
+        let names: Vec<&str> = templates.names().chain(known).collect();
+        format!("`{name}` is neither a readable file nor one of {}", names.join(", "))
     })?;
-    Ok(Some(templates.parse(&text).with_context(|| name.to_owned())?))
+    templates.parse(&text).with_context(|| name.to_owned())
+}
+
+fn warn_of_plain_text(loaded: &Loaded) {
+    let turns = TurnFormat::of(&loaded.tokenizer).map_or_else(String::new, |format| {
+        format!("; if it was trained for chats, --chat-template {} may fit", format.name)
+    });
+    eprintln!(
+        "warning: the model has no chat template: it is given a conversation in plain text{turns}"
+    );
 }

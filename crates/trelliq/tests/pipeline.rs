@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{fail, held_out, json, output, quantize_args, succeed, tiny, trelliq};
+use common::{copy_tiny, fail, held_out, json, output, quantize_args, succeed, tiny, trelliq};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -154,6 +154,29 @@ fn settings_that_do_not_exist_are_told_before_the_model_loads() {
     assert!(fail(2, eval("kernel.isa=avx2")).contains("two values"));
     let run = ["run", "no-such-model", "Hi", "--set", "kernel.activations=i4"];
     assert!(fail(1, run).contains("kernel.activations"));
+}
+
+/// The same prompt by the default of a model without a template, and written out.
+#[test]
+fn a_model_without_a_chat_template_is_given_plain_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().join("base");
+    copy_tiny(&base);
+    let file = base.join("tokenizer_config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert!(config.as_object_mut().unwrap().remove("chat_template").is_some());
+    fs::write(&file, config.to_string()).unwrap();
+    let base = text(&base);
+    let run = |options: &[&str]| output(["run", &base, "--max-tokens", "16"].iter().chain(options));
+    let chat = run(&["Who are you?", "--system", "A talk."]);
+    assert!(String::from_utf8_lossy(&chat.stderr).contains("plain text"), "{chat:?}");
+    let raw = run(&["--raw", "A talk.\n\nUser: Who are you?\n\nAssistant:"]);
+    assert_eq!(chat.stdout, raw.stdout);
+    let named = run(&["Who are you?", "--system", "A talk.", "--chat-template", "plain"]);
+    assert_eq!((named.status.code(), named.stdout), (Some(0), chat.stdout));
+    assert!(!String::from_utf8_lossy(&named.stderr).contains("warning"));
+    let error = fail(1, ["run", &base, "Hi", "--chat-template", "alpaca"]);
+    assert!(error.contains("`alpaca`") && error.contains("chatml"), "{error}");
 }
 
 #[test]

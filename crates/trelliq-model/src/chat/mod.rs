@@ -5,7 +5,7 @@ mod source;
 mod turns;
 
 pub use source::ChatTemplates;
-pub use turns::{TURN_FORMATS, TurnFormat};
+pub use turns::{PLAIN, TurnFormat};
 
 use crate::tokenizer::special_token;
 use minijinja::syntax::SyntaxConfig;
@@ -56,6 +56,7 @@ impl Message {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special: Map<String, Value>,
+    stop: Option<&'static str>,
 }
 
 const NAME: &str = "chat";
@@ -70,7 +71,27 @@ impl ChatTemplate {
         let template = source::without_generation_tags(template).into_owned();
         environment.add_template_owned(NAME, template).map_err(ChatError::Parse)?;
         let token = |name: &str| Some((name.to_owned(), special_token(config, name)?.into()));
-        Ok(Self { environment, special: SPECIAL.into_iter().filter_map(token).collect() })
+        Ok(Self {
+            environment,
+            special: SPECIAL.into_iter().filter_map(token).collect(),
+            stop: None,
+        })
+    }
+
+    /// The template of a turn format; `config` as in [`new`](Self::new).
+    pub fn turns(format: &TurnFormat, config: &Value) -> Result<Self, ChatError> {
+        Ok(Self { stop: format.stop, ..Self::new(format.template, config)? })
+    }
+
+    /// Text that shows that an answer is over, where no token does.
+    pub fn stop(&self) -> Option<&'static str> {
+        self.stop
+    }
+
+    /// Whether the tokenizer shall put its start token before the prompt: plain text has none of the
+    /// special tokens that other templates print themselves.
+    pub fn wants_start_token(&self) -> bool {
+        self.stop.is_some()
     }
 
     /// The prompt for messages; with `add_generation_prompt` it ends where the answer starts.

@@ -1,7 +1,6 @@
 //! Where a model's chat templates are, and tags that only transformers knows.
 
-use super::{ChatError, ChatTemplate, TurnFormat};
-use crate::tokenizer::Tokenizer;
+use super::{ChatError, ChatTemplate, PLAIN, TurnFormat};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -50,15 +49,14 @@ impl ChatTemplates {
         self.templates.is_empty()
     }
 
-    /// The model's default template; where it brings none, that of the [`TurnFormat`] whose tokens
-    /// its vocabulary has.
-    ///
-    /// Errors when there is neither, or the model's is not a template.
-    pub fn for_vocabulary(&self, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
-        match TurnFormat::of(tokenizer) {
-            Some(format) if self.is_empty() => self.parse(format.template),
-            _ => self.get(None),
-        }
+    /// The model's default template, or [`PLAIN`] text where it brings none.
+    pub fn or_plain(&self) -> Result<ChatTemplate, ChatError> {
+        if self.is_empty() { self.turns(&PLAIN) } else { self.get(None) }
+    }
+
+    /// The template of a turn format, with this model's special tokens.
+    pub fn turns(&self, format: &TurnFormat) -> Result<ChatTemplate, ChatError> {
+        ChatTemplate::turns(format, &self.config)
     }
 
     /// Parses a template that did not come with the model, with this model's special tokens.

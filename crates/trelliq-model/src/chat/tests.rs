@@ -72,25 +72,37 @@ const TOKENIZER: &str = r#"{"version": "1.0", "added_tokens": [
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}"#;
 
 #[test]
-fn a_base_model_is_talked_to_in_the_turns_of_its_vocabulary() {
+fn a_model_without_a_template_is_talked_to_in_plain_text() {
     let all = files(&[("tokenizer.json", TOKENIZER)]);
-    let tokenizer = Tokenizer::from_files(&all, &serde_json::Value::Null).unwrap();
-    assert_eq!(tokenizer.eos_tokens().collect::<Vec<_>>(), [3]);
-    let user = [Message::new("user", "ab")];
     let templates = ChatTemplates::from_files(&all).unwrap();
-    let prompt = templates.for_vocabulary(&tokenizer).unwrap().render(&user, true).unwrap();
-    assert_eq!(prompt, "<start_of_turn>user\nab<end_of_turn>\n<start_of_turn>model\n");
+    let template = templates.or_plain().unwrap();
+    let turns = [
+        Message::new("user", " Hi? "),
+        Message::new("assistant", "Ho."),
+        Message::new("user", "x"),
+    ];
+    let talk = "\n\nUser: Hi?\n\nAssistant: Ho.\n\nUser: x";
+    let prompt = template.render(&turns, true).unwrap();
+    let preamble = "This is a conversation between a user and a helpful assistant.";
+    assert_eq!(prompt, format!("{preamble}{talk}\n\nAssistant:"));
+    let system = [&[Message::new("system", "A talk.")], &turns[..]].concat();
+    assert_eq!(template.render(&system, false).unwrap(), format!("A talk.{talk}"));
+    assert_eq!(template.stop(), Some("\n\nUser:"));
     let own = files(&[("chat_template.jinja", "own")]);
-    let own = ChatTemplates::from_files(&own).unwrap().for_vocabulary(&tokenizer).unwrap();
-    assert_eq!(own.render(&user, true).unwrap(), "own");
+    let own = ChatTemplates::from_files(&own).unwrap().or_plain().unwrap();
+    assert_eq!((own.render(&turns, true).unwrap(), own.stop()), ("own".to_owned(), None));
 }
 
 #[test]
-fn a_vocabulary_without_turns_makes_no_template() {
-    let plain = TOKENIZER.replace("end_of_turn", "eot");
-    let all = files(&[("tokenizer.json", &plain)]);
-    let tokenizer = Tokenizer::from_files(&all, &serde_json::Value::Null).unwrap();
-    assert_eq!(tokenizer.eos_tokens().count(), 0);
-    let none = ChatTemplates::from_files(&all).unwrap().for_vocabulary(&tokenizer);
-    assert!(matches!(none, Err(ChatError::NoTemplate)));
+fn the_turns_of_a_vocabulary_end_an_answer() {
+    let tokenizer = |json: &str| {
+        let all = files(&[("tokenizer.json", json)]);
+        Tokenizer::from_files(&all, &serde_json::Value::Null).unwrap()
+    };
+    let gemma = tokenizer(TOKENIZER);
+    assert_eq!(TurnFormat::of(&gemma).map(|format| format.name), Some("gemma"));
+    assert_eq!(gemma.eos_tokens().collect::<Vec<_>>(), [3]);
+    let plain = tokenizer(&TOKENIZER.replace("end_of_turn", "eot"));
+    assert_eq!(TurnFormat::of(&plain), None);
+    assert_eq!(plain.eos_tokens().count(), 0);
 }

@@ -64,7 +64,8 @@ fn submit(app: Arc<App>, body: &Value) -> Result<Chat, ApiError> {
     let prompt = chat_prompt(&app.served, messages, &tools)?;
     let usage = Usage { prompt: prompt.len(), ..Usage::default() };
     let top = logprobs.then_some(top.unwrap_or(0));
-    let request = params.request(&app, prompt, 0, top, constraint)?;
+    let mut request = params.request(&app, prompt, 0, top, constraint)?;
+    request.stop.extend(app.served.chat_stop());
     let events = app.engine.submit(request)?;
     let id = new_id("chatcmpl-")?;
     Ok(Chat { app, id, created: unix_time(), params, tools, logprobs, usage, events })

@@ -129,8 +129,7 @@ pub fn chat_prompt(
     let text = text.map_err(|error| {
         ApiError::field("messages", error.to_string()).with_code("chat_template")
     })?;
-    // The template writes the special tokens itself.
-    let tokens = served.tokenizer.encode(&text, false);
+    let tokens = served.tokenizer.encode(&text, template.wants_start_token());
     tokens.map_err(|error| ApiError::internal(error.to_string()))
 }
 

@@ -42,8 +42,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// The model's template of this name, chatml, gemma, llama3 or a file in Jinja [default: the
-    /// model's own, or that of the turns that its vocabulary has tokens for]
+    /// The model's template of this name, plain, chatml, gemma, llama3 or a file in Jinja [default:
+    /// the model's own, plain text where it has none]
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
 
@@ -245,7 +245,7 @@ impl Args {
         let plan = self.plan(&loaded.model)?;
         print_plan(&plan);
         let name = self.name.clone().unwrap_or_else(|| model_name(&self.model));
-        let template = choose(&loaded, self.chat_template.as_deref())?;
+        let template = Some(choose(&loaded, self.chat_template.as_deref())?);
         let mut served = ServedModel::new(name, &loaded.source, loaded.model, loaded.tokenizer)?;
         served.template = template;
         let served = Arc::new(served);

@@ -113,6 +113,7 @@ fn submit(app: Arc<App>, body: &Value, resolved: Resolved) -> Result<Pending, Ap
     let store = fields.boolean("store")?.unwrap_or(true);
     let stream = params.stream;
     let mut request = params.request(&app, prompt, 0, None, constraint)?;
+    request.stop.extend(app.served.chat_stop());
     request.choices.truncate(1);
     let events = app.engine.submit(request)?;
     let input = resolved.input;

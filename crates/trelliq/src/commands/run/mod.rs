@@ -33,8 +33,8 @@ pub struct Args {
     #[arg(long, requires = "prompt")]
     raw: bool,
 
-    /// The model's template of this name, chatml, gemma, llama3 or a file in Jinja [default: the
-    /// model's own, or that of the turns that its vocabulary has tokens for]
+    /// The model's template of this name, plain, chatml, gemma, llama3 or a file in Jinja [default:
+    /// the model's own, plain text where it has none]
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "raw")]
     chat_template: Option<String>,
 

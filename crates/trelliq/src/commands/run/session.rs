@@ -2,7 +2,7 @@
 
 use crate::chat_template::choose;
 use crate::source::Loaded;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -60,10 +60,7 @@ impl<'a> Session<'a> {
         let template = if settings.raw {
             None
         } else {
-            let template = choose(loaded, settings.chat_template.as_deref())?;
-            Some(template.context(
-                "the model has no chat template: --chat-template gives it one, --raw PROMPT continues a text",
-            )?)
+            Some(choose(loaded, settings.chat_template.as_deref())?)
         };
         let trained = loaded.model.config().max_positions.unwrap_or(usize::MAX);
         let context = settings.context.map_or(trained, |context| context.min(trained));
@@ -87,6 +84,7 @@ impl<'a> Session<'a> {
             bail!("the prompt has {} tokens, the context holds {}", tokens.len(), self.context);
         }
         let mut options = self.settings.generate.clone();
+        options.stop.extend(self.stop(prompt));
         options.max_tokens = options.max_tokens.min(room);
         let generation = generate(
             &self.loaded.model,
@@ -117,13 +115,19 @@ impl<'a> Session<'a> {
         Ok(answer)
     }
 
+    /// Text that the template ends an answer with.
+    fn stop(&self, prompt: Prompt) -> Option<String> {
+        let template = self.template.as_ref().filter(|_| matches!(prompt, Prompt::Chat(_)));
+        template.and_then(ChatTemplate::stop).map(str::to_owned)
+    }
+
     fn tokens(&self, prompt: Prompt) -> Result<Vec<u32>> {
         let tokenizer = &self.loaded.tokenizer;
         let tokens = match (prompt, &self.template) {
             (Prompt::Raw(text), _) => tokenizer.encode(text, true)?,
-            // The template writes the special tokens itself.
             (Prompt::Chat(messages), Some(template)) => {
-                tokenizer.encode(&template.render(messages, true)?, false)?
+                let text = template.render(messages, true)?;
+                tokenizer.encode(&text, template.wants_start_token())?
             }
             (Prompt::Chat(_), None) => bail!("a chat needs the model's template"),
         };
