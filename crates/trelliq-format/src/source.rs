@@ -38,6 +38,11 @@ impl TensorInfo {
         self.rows() * self.row_len()
     }
 
+    /// Stored bytes.
+    pub fn bytes(&self) -> usize {
+        self.elements() / self.dtype.block_len() * self.dtype.block_bytes()
+    }
+
     /// Length of the first dimension (1 for a scalar).
     pub fn rows(&self) -> usize {
         self.shape.first().copied().unwrap_or(1)

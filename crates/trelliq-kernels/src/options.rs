@@ -20,6 +20,17 @@ pub enum Activations {
     F32,
 }
 
+impl Activations {
+    /// What `Auto` stands for on an instruction set, or on the best where `None` is asked for.
+    pub fn on(self, isa: Option<Isa>) -> Self {
+        match self {
+            Self::Auto if Isa::chosen(isa).has_integer_products() => Self::Int,
+            Self::Auto => Self::F32,
+            asked => asked,
+        }
+    }
+}
+
 /// Which kernels run; read at every call, so that two settings can be compared on one loaded model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelOptions {

@@ -61,15 +61,7 @@ const ISAS: &str =
     "`scalar`, `baseline`, `avx2`, `avx512` or `avx512-vnni`, one that this machine has";
 
 fn isa(name: &str) -> Option<Isa> {
-    let isa = match name {
-        "scalar" => Isa::Scalar,
-        "baseline" => Isa::Baseline,
-        "avx2" => Isa::Avx2,
-        "avx512" => Isa::Avx512,
-        "avx512-vnni" => Isa::Avx512Vnni,
-        _ => return None,
-    };
-    isa.available().then_some(isa)
+    Isa::ALL.into_iter().find(|isa| isa.name() == name && isa.available())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The command line as a whole; what belongs to one command stands in its own file.
 
 use crate::commands::{
-    completions, decode, eval, hessian, inspect, quantize, run, serve, validate,
+    bench, completions, decode, eval, hessian, inspect, quantize, run, serve, validate,
 };
 use clap::{ArgAction, Parser, Subcommand};
 use std::num::NonZeroUsize;
@@ -34,6 +34,7 @@ pub enum Command {
     Eval(eval::Args),
     Decode(decode::Args),
     Validate(validate::Args),
+    Bench(bench::Args),
     Completions(completions::Args),
 }
 

@@ -5,6 +5,7 @@ mod chat_template;
 mod cli;
 mod commands;
 mod output;
+mod plot;
 mod progress;
 mod settings;
 mod source;
@@ -44,6 +45,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Eval(args) => commands::eval::run(args),
         Command::Decode(args) => commands::decode::run(args),
         Command::Validate(args) => commands::validate::run(args),
+        Command::Bench(args) => commands::bench::run(args),
         Command::Completions(args) => commands::completions::run(args),
     }
 }

@@ -126,6 +126,35 @@ fn eval_reports_all_figures_once() {
     assert!(alone.get("kl_mean").is_none(), "nothing to compare with");
 }
 
+#[test]
+fn bench_prints_a_row_for_every_case() {
+    let model = text(&tiny());
+    let out = succeed(
+        "bench --json --seconds 0.001 --shape 96x64 --bits 2-3 --m 2 --prefill-m 5 --on-threads 1,2"
+            .split(' ')
+            .chain([model.as_str()]),
+    );
+    let rows: Vec<Value> = out.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    // Seven kinds of cases of two widths, and the model's prompt and answer; on one and two threads.
+    assert_eq!(rows.len(), 2 * (7 * 2 + 2));
+    for row in &rows {
+        let number = |key: &str| row[key].as_f64().unwrap();
+        assert!(number("value") > 0.0 && number("best") >= number("value"), "{row}");
+        let per_core = number("value") / number("threads");
+        assert!((number("per_core") - per_core).abs() <= 1e-9 * per_core, "{row}");
+        let Some(coded) = row["coded_gb_per_s"].as_f64().filter(|_| row["what"] != "decode") else {
+            continue;
+        };
+        // Each weight is read once for all rows of x.
+        let expected = number("value") / number("m") * number("bits") / 8.0;
+        assert!((coded - expected).abs() <= 1e-9 * expected, "{row}");
+    }
+    let named = |what: &str| rows.iter().filter(|row| row["what"] == what).count();
+    assert_eq!((named("scatter"), named("gate_up"), named("decode")), (4, 8, 2));
+    assert!(fail(1, ["bench", "--what", "decode"]).contains("MODEL"));
+    assert!(fail(2, ["bench", "--shape", "64"]).contains("4096x14336"));
+}
+
 /// Two settings on one loaded model: integers are near f32 but not equal to it, f32 is to itself.
 #[test]
 fn a_model_is_compared_with_itself_under_two_settings() {

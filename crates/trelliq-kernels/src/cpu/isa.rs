@@ -18,6 +18,17 @@ pub enum Isa {
 impl Isa {
     pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Baseline, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni];
 
+    /// What settings and tables call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Baseline => "baseline",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::Avx512Vnni => "avx512-vnni",
+        }
+    }
+
     /// Whether this machine can run it.
     pub fn available(self) -> bool {
         match self {
@@ -58,7 +69,7 @@ impl Isa {
     }
 
     /// `asked`, or the best available one when that is not asked for or not there.
-    pub(crate) fn chosen(asked: Option<Isa>) -> Isa {
+    pub fn chosen(asked: Option<Isa>) -> Isa {
         asked.filter(|isa| isa.available()).unwrap_or_else(Isa::best)
     }
 

@@ -4,7 +4,7 @@
 use super::lanes::LANES;
 use super::quantized::GROUP;
 use super::reader::Reader;
-use crate::{Activations, Axis, Isa, KernelOptions, Numerics, PackedMatrix};
+use crate::{Activations, Axis, KernelOptions, Numerics, PackedMatrix};
 use std::ops::Range;
 
 /// Which kernel multiplies.
@@ -78,14 +78,6 @@ fn int_chunk(inputs: usize) -> usize {
     GROUP * inputs.div_ceil(GROUP * INT_CHUNKS).max(1)
 }
 
-fn in_integers(options: &KernelOptions) -> bool {
-    match options.activations {
-        Activations::Int => true,
-        Activations::F32 => false,
-        Activations::Auto => Isa::chosen(options.isa).has_integer_products(),
-    }
-}
-
 fn method(matrix: &PackedMatrix, m: usize, options: &KernelOptions) -> Method {
     let bytes = (matrix.in_features() * matrix.out_features()).saturating_mul(size_of::<f32>());
     let prefill_from = options.prefill_from(matrix.axis());
@@ -93,7 +85,9 @@ fn method(matrix: &PackedMatrix, m: usize, options: &KernelOptions) -> Method {
         Method::Expand
     } else if m >= prefill_from.min(options.expand_from) {
         Method::Prefill
-    } else if in_integers(options) && options.numerics == Numerics::Fast && Reader::has_int(matrix)
+    } else if options.activations.on(options.isa) == Activations::Int
+        && options.numerics == Numerics::Fast
+        && Reader::has_int(matrix)
     {
         Method::Int
     } else {

@@ -112,7 +112,7 @@ fn coded_row(
 ) -> Result<Row> {
     let layer = load_packed(source, path, None)?;
     let trellis = layer.matrix.trellis();
-    let bytes = names.iter().filter_map(|name| source.info(name)).map(bytes).sum();
+    let bytes = names.iter().filter_map(|name| source.info(name)).map(TensorInfo::bytes).sum();
     let shape = vec![layer.matrix.out_features(), layer.matrix.in_features()];
     let weights = shape.iter().product();
     Ok(Row {
@@ -135,7 +135,7 @@ fn coded_row(
 }
 
 fn dense_row(info: &TensorInfo) -> Row {
-    let (weights, bytes) = (info.elements(), bytes(info));
+    let (weights, bytes) = (info.elements(), info.bytes());
     Row {
         path: info.name.clone(),
         shape: info.shape.clone(),
@@ -150,10 +150,6 @@ fn dense_row(info: &TensorInfo) -> Row {
         bytes,
         relative_error: None,
     }
-}
-
-fn bytes(info: &TensorInfo) -> usize {
-    info.elements() / info.dtype.block_len() * info.dtype.block_bytes()
 }
 
 fn bits_per_weight(bytes: usize, weights: usize) -> f64 {

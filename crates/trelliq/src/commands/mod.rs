@@ -1,5 +1,6 @@
 //! One file a command: its arguments, its help and what it prints.
 
+pub mod bench;
 pub mod completions;
 pub mod decode;
 pub mod eval;
@@ -13,6 +14,8 @@ pub mod validate;
 use crate::settings::Settings;
 use anyhow::Result;
 use clap::ValueEnum;
+use std::ops::RangeInclusive;
+use trelliq_codec::BITS;
 use trelliq_config::Config;
 use trelliq_kernels::{KernelOptions, Numerics};
 use trelliq_model::RuntimeOptions;
@@ -33,6 +36,30 @@ Settings (--set, --config, or TRELLIQ_KERNEL_NUMERICS and so on in the environme
     };
 }
 use settings_help;
+
+/// An inclusive range of K.
+#[derive(Debug, Clone, Copy)]
+pub struct Bits(u32, u32);
+
+impl Bits {
+    /// A number or a range such as `2-4`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let number = text.trim().parse().ok().filter(|bits| BITS.contains(bits));
+            number
+                .ok_or_else(|| format!("a number of bits lies in {}-{}", BITS.start(), BITS.end()))
+        };
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (number(first)?, number(last)?) {
+            (first, last) if first <= last => Ok(Self(first, last)),
+            _ => Err("a range goes from the lower to the higher number".to_owned()),
+        }
+    }
+
+    pub fn each(&self) -> RangeInclusive<u32> {
+        self.0..=self.1
+    }
+}
 
 /// A switch that has a value, so that either state can be written out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

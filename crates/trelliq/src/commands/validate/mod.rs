@@ -3,13 +3,14 @@
 mod distortion;
 mod plot;
 
+use super::Bits;
 use crate::output::{TextTable, print_json};
 use crate::progress;
 use anyhow::{Context, Result};
 use clap::builder::TypedValueParser;
 use distortion::{Distortion, Setting};
 use std::path::PathBuf;
-use trelliq_codec::{BITS, Code, ScaleRule, Trellis};
+use trelliq_codec::{Code, ScaleRule, Trellis};
 
 /// Measure the codes' distortion on Gaussian weights
 ///
@@ -23,7 +24,7 @@ pub struct Args {
     code: Vec<Code>,
 
     /// Bits stored a weight (K): numbers and ranges
-    #[arg(long, value_delimiter = ',', value_name = "K", default_value = "1-4", value_parser = bits)]
+    #[arg(long, value_delimiter = ',', value_name = "K", default_value = "1-4", value_parser = Bits::parse)]
     bits: Vec<Bits>,
 
     /// Bits of a trellis state (L)
@@ -92,7 +93,7 @@ impl Args {
         for &state_bits in &self.state_bits {
             for &code in &self.code {
                 for &rule in &self.scale_rule {
-                    let bits = self.bits.iter().flat_map(|&Bits(first, last)| first..=last);
+                    let bits = self.bits.iter().flat_map(Bits::each);
                     for bits in bits.filter(|&bits| bits < state_bits) {
                         let trellis = Trellis::new(code, state_bits, bits, self.block_len)?;
                         settings.push(Setting { trellis, rule, passes: self.passes });
@@ -121,22 +122,6 @@ fn print_table(rows: &[Distortion]) -> Result<()> {
         ]);
     }
     table.print()
-}
-
-/// An inclusive range of K.
-#[derive(Debug, Clone, Copy)]
-struct Bits(u32, u32);
-
-fn bits(text: &str) -> Result<Bits, String> {
-    let number = |text: &str| {
-        let number = text.trim().parse().ok().filter(|bits| BITS.contains(bits));
-        number.ok_or_else(|| format!("a number of bits lies in {}-{}", BITS.start(), BITS.end()))
-    };
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    match (number(first)?, number(last)?) {
-        (first, last) if first <= last => Ok(Bits(first, last)),
-        _ => Err("a range goes from the lower to the higher number".to_owned()),
-    }
 }
 
 /// Parses a code's name and shows all of them in the help.
