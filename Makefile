@@ -53,6 +53,7 @@ test-serving: release ## Test the server with the openai package and, where Chro
 bench: $(MODEL) release ## Time encoder, kernels and a 3-bit run on SmolLM2; check the memory that `run` takes
 	$(CARGO) bench --locked --package trelliq-codec --package trelliq-kernels
 	$(TRELLIQ) quantize $(MODEL) models/bench-3bit --bits 3 --resume off --overwrite
+	$(TRELLIQ) bench models/bench-3bit --on-threads 1,2
 	$(PYTHON) tools/peak_rss.py 350 $(TRELLIQ) run models/bench-3bit "What is the capital of France?" --max-tokens 64
 
 eval-table: $(MODEL) $(TEXT) release ## Measure the README's table: 2 to 5 bits, rotated and not
