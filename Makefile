@@ -9,7 +9,7 @@ MODEL := models/smollm2.gguf
 TEXT := models/britannica.txt
 FUZZ_TARGETS := packed_reader config gguf
 
-.PHONY: help setup release demo test test-gpu test-serving bench eval-table fmt lint fuzz clean-models
+.PHONY: help setup release demo test test-gpu test-serving test-serving-built bench eval-table fmt lint fuzz clean-models
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -47,8 +47,12 @@ test-gpu: ## Run the tests of the NVIDIA backend; without a GPU each says that i
 		set -x; $(CARGO) test --locked --package trelliq-kernels --test cuda -- --nocapture; \
 	fi
 
-test-serving: release ## Test the server with the openai package and, where Chromium is installed, the page
-	$(PYTHON) tests/serving/run.py --trelliq $(TRELLIQ)
+test-serving: ## Test the server with the openai package and, where Chromium is installed, the page
+	$(CARGO) build --locked --package trelliq
+	$(MAKE) --no-print-directory test-serving-built
+
+test-serving-built:
+	$(PYTHON) tests/serving/run.py --trelliq target/debug/trelliq
 
 bench: $(MODEL) release ## Time encoder, kernels and a 3-bit run on SmolLM2; check the memory that `run` takes
 	$(CARGO) bench --locked --package trelliq-codec --package trelliq-kernels
