@@ -51,6 +51,11 @@ impl TrellisLinear {
         &self.matrix
     }
 
+    /// See [`PackedMatrix::repack`].
+    pub fn repack(&mut self) {
+        self.matrix.repack();
+    }
+
     pub fn rotation(&self) -> Option<&Rotation> {
         self.rotation.as_ref()
     }

@@ -1,5 +1,6 @@
 //! A weight matrix as packed codes and one scale a stored row.
 
+use crate::cpu::{Repacked, repacked_bytes};
 use crate::{KernelError, Words};
 use half::bf16;
 use std::collections::HashMap;
@@ -54,6 +55,7 @@ pub struct PackedMatrix {
     words: Words,
     scales: Vec<f32>,
     values: &'static [f32],
+    repacked: Option<Repacked>,
 }
 
 impl PackedMatrix {
@@ -70,7 +72,16 @@ impl PackedMatrix {
         scales: Vec<f32>,
     ) -> Result<Self, KernelError> {
         let values = values(trellis.code(), trellis.state_bits());
-        let this = Self { trellis, axis, in_features, out_features, words, scales, values };
+        let this = Self {
+            trellis,
+            axis,
+            in_features,
+            out_features,
+            words,
+            scales,
+            values,
+            repacked: None,
+        };
         let expected = trellis.words_per_row(this.cols())? * this.rows();
         if this.words.len() != expected {
             return Err(KernelError::Length { what: "words", found: this.words.len(), expected });
@@ -120,6 +131,25 @@ impl PackedMatrix {
     /// One scale a stored row.
     pub fn scales(&self) -> &[f32] {
         &self.scales
+    }
+
+    /// Copies the words into the order in which the CPU's kernels read them, on the current rayon
+    /// pool: products get faster, and take [`repacked_bytes`](Self::repacked_bytes) more memory. The
+    /// words themselves stay, for what else reads them; those of a mapped file need no memory then.
+    pub fn repack(&mut self) {
+        if self.repacked.is_none() {
+            self.repacked = Some(Repacked::new(self));
+        }
+    }
+
+    /// Bytes that [`repack`](Self::repack) takes for `rows` stored rows of `cols` weights: one word in
+    /// each block and up to 31 rows more than the words themselves.
+    pub fn repacked_bytes(trellis: &Trellis, axis: Axis, rows: usize, cols: usize) -> usize {
+        repacked_bytes(trellis, axis, rows, cols)
+    }
+
+    pub(crate) fn repacked(&self) -> Option<&Repacked> {
+        self.repacked.as_ref()
     }
 
     /// All packed words.

@@ -159,6 +159,38 @@ fn prefill_and_expansion_at_any_m() {
     }
 }
 
+/// Only the order of words in memory differs. Rows: less than a set of sixteen, than a group of 128,
+/// and groups with a rest.
+#[test]
+fn repacking_changes_no_bit() {
+    for (code, k, t) in [(Code::OneMad, 3, 96), (Code::OneMad, 1, 256), (Code::ThreeInst, 8, 36)] {
+        for (axis, rows) in
+            [Axis::In, Axis::Out].into_iter().flat_map(|a| [5, 75, 128, 300].map(|r| (a, r)))
+        {
+            let plain = layer(odd_matrix(code, 12, k, t, axis, rows));
+            let mut repacked = plain.clone();
+            repacked.repack();
+            let x = Random::new(16).vector(40 * plain.in_features());
+            for numerics in [Numerics::Fast, Numerics::Exact] {
+                for activations in [Activations::Int, Activations::F32] {
+                    let options = KernelOptions { numerics, activations, ..Default::default() };
+                    for m in [1, 3, 40] {
+                        let x = &x[..m * plain.in_features()];
+                        let [a, b] = [&plain, &repacked].map(|l| forward::<f32>(l, x, m, &options));
+                        assert_eq!(a, b, "{code:?} {axis:?} {rows} rows {options:?} M={m}");
+                    }
+                }
+                let expand = |layer: &TrellisLinear| {
+                    let mut out = vec![0f32; plain.in_features() * plain.out_features()];
+                    layer.expand(numerics, &mut out).unwrap();
+                    out
+                };
+                assert_eq!(expand(&plain), expand(&repacked));
+            }
+        }
+    }
+}
+
 /// Integers where they are faster, f32 where they are not.
 #[test]
 fn activations_are_chosen_by_the_instruction_set() {

@@ -1,12 +1,14 @@
 //! Opening models by what the command line calls them.
 
+use crate::commands::Repack;
 use crate::progress;
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use trelliq_format::{HubOptions, HubProgress, ModelSource};
+use trelliq_format::{HubOptions, HubProgress, ModelSource, TensorInfo};
 use trelliq_model::{LoadOptions, Model, Tokenizer};
+use trelliq_server::engine::available_memory;
 
 /// A model that is ready to run, and the files that it came from.
 pub struct Loaded {
@@ -27,7 +29,7 @@ pub fn open(spec: &str) -> Result<ModelSource> {
 }
 
 /// Opens a model and loads it with its tokenizer. `carrier`: see [`LoadOptions`].
-pub fn load(spec: &str, carrier: bool) -> Result<Loaded> {
+pub fn load(spec: &str, carrier: bool, repack: Repack) -> Result<Loaded> {
     let source = open(spec)?;
     let spinner = progress::spinner(format!("loading {spec}"));
     let in_model = || format!("cannot load {spec}");
@@ -35,10 +37,25 @@ pub fn load(spec: &str, carrier: bool) -> Result<Loaded> {
     let tokenizer = tokenizer.with_context(in_model)?;
     // A padded vocabulary has rows of logits that no text trained.
     let vocab_limit = Some(tokenizer.vocab_size());
-    let model = Model::load(&source, &LoadOptions { carrier, vocab_limit });
+    let model = Model::load(
+        &source,
+        &LoadOptions { repack: repacks(&source, repack), carrier, vocab_limit },
+    );
     let model = model.with_context(in_model)?;
     spinner.finish_and_clear();
     Ok(Loaded { source, model, tokenizer })
+}
+
+/// Whether codes are to be copied: `auto` leaves at least half of the memory that is free.
+fn repacks(source: &ModelSource, when: Repack) -> bool {
+    match when {
+        Repack::On => true,
+        Repack::Off => false,
+        Repack::Auto => {
+            let bytes: usize = source.tensors().map(TensorInfo::bytes).sum();
+            available_memory().is_none_or(|free| bytes as u64 <= free / 2)
+        }
+    }
 }
 
 /// One slash and no sign of a path: `owner/name`.

@@ -3,7 +3,6 @@
 use super::job::Job;
 use super::lanes::{LANES, RUN, ZERO_RUN};
 use super::reader::{Reader, groups};
-use crate::options::sized;
 use crate::{Activation, Axis, Numerics};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -41,11 +40,10 @@ fn expand_rows<T: Activation>(
     out: &mut [T],
 ) {
     let inputs = reader.matrix.in_features();
-    let words = sized(&mut job.words, reader.loaded_words());
     let buffer = &mut { ZERO_RUN };
     let (scales, weighing) = (reader.scales(first), reader.weighing(numerics));
     for block in 0..reader.blocks() {
-        reader.load(first, block, words);
+        let words = reader.load(first, 1, block, &mut job.words);
         for run in 0..reader.runs() {
             let start = block * reader.block_len() + run * RUN;
             let weights = reader.weights(words, run, &scales, weighing, buffer);
@@ -68,13 +66,12 @@ fn expand_columns<T: Activation>(
 ) {
     let (inputs, t) = (reader.matrix.in_features(), reader.block_len());
     let end = start + out.len() / inputs;
-    let words = sized(&mut job.words, reader.loaded_words());
     let buffer = &mut { ZERO_RUN };
     for first in groups(0..inputs) {
         let lanes = LANES.min(inputs - first);
         let (scales, weighing) = (reader.scales(first), reader.weighing(numerics));
         for block in start / t..end.div_ceil(t) {
-            reader.load(first, block, words);
+            let words = reader.load(first, 1, block, &mut job.words);
             for run in 0..reader.runs() {
                 let column = block * t + run * RUN;
                 if column >= end || column + RUN <= start {

@@ -8,9 +8,6 @@ use super::reader::{Reader, groups};
 use crate::options::{sized, sized_with};
 use std::ops::Range;
 
-/// Groups of sixteen rows in a group of activations.
-const GROUP_LANES: usize = GROUP / LANES;
-
 /// Coded along the outputs: `out <- x What^T` over the inputs `rows`, from a group's first on, and the
 /// coded blocks `blocks`, `[m, blocks * T]`. The scales of rows are in `x`.
 pub(super) fn scatter(
@@ -25,15 +22,12 @@ pub(super) fn scatter(
     let pitch = blocks.len() * t;
     out.fill(0.0);
     let loaded = reader.loaded_words();
-    let words = sized(&mut job.words, GROUP_LANES * loaded);
     let sums = &mut { ZERO_SUMS };
     for start in rows.clone().step_by(GROUP) {
         let group = start / GROUP;
         let vectors = x.group(0, group).len();
         for block in blocks.clone() {
-            for (lanes, words) in words.chunks_exact_mut(loaded).enumerate().take(2 * vectors) {
-                reader.load(start + lanes * LANES, block, words);
-            }
+            let words = reader.load(start, 2 * vectors, block, &mut job.words);
             // What comes after this block is asked for little by little, as it is computed with.
             let (next, next_block) = if block + 1 < blocks.end {
                 (start, block + 1)
@@ -62,7 +56,6 @@ pub(super) fn reduce(
     job: &mut Job,
     out: &mut [f32],
 ) {
-    let words = sized(&mut job.words, reader.loaded_words());
     let totals = sized(&mut job.acc, x.m);
     let acc = sized_with(&mut job.int_acc, x.m, Lanes::default());
     let sums = &mut { ZERO_SUMS };
@@ -71,7 +64,7 @@ pub(super) fn reduce(
         totals.fill(Lanes::ZERO);
         acc.fill(Lanes::default());
         for block in 0..reader.blocks() {
-            reader.load(first, block, words);
+            let words = reader.load(first, 1, block, &mut job.words);
             if block + 1 < reader.blocks() {
                 reader.prefetch(first..first + LANES, block + 1);
             } else {

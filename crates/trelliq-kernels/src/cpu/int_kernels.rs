@@ -14,10 +14,10 @@ use super::sums::{HalfWords, Hash, positions_words, rows_words};
 /// Positions of a half-run.
 pub(super) const HALF: usize = RUN / 2;
 
-/// Byte sums of sixteen positions of a group, in the lanes of `quantized.rs`.
-pub(super) type Sums = [[Lanes<u32>; GROUP_VECTORS]; HALF];
+/// Byte sums of a group's vectors at sixteen positions, in the lanes of `quantized.rs`.
+pub(super) type Sums = [[Lanes<u32>; HALF]; GROUP_VECTORS];
 
-pub(super) const ZERO_SUMS: Sums = [[Lanes([0; LANES]); GROUP_VECTORS]; HALF];
+pub(super) const ZERO_SUMS: Sums = [[Lanes([0; LANES]); HALF]; GROUP_VECTORS];
 
 /// Which weights are decoded.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ macro_rules! positions {
     (@ $i:ident $body:expr; $($n:literal)*) => { $( { const $i: usize = $n; $body; } )* };
 }
 
-/// `sums[i][vector] <- ` the byte sums of `group`.
+/// `sums[vector][i] <- ` the byte sums of `group`.
 #[inline(always)]
 pub(super) fn decode<S: Simd, const K: usize, const WIDE: bool>(
     simd: S,
@@ -58,13 +58,11 @@ pub(super) fn decode<S: Simd, const K: usize, const WIDE: bool>(
     sums: &mut Sums,
 ) {
     let hash = Hash::new(simd, group.state_mask);
-    let count = group.count.min(GROUP_VECTORS);
-    #[allow(clippy::needless_range_loop)] // the vector is the inner index of sums
-    for vector in 0..count {
+    for (vector, sums) in sums.iter_mut().enumerate().take(group.count) {
         for part in 0..S::PARTS {
             let words = vector_words::<S, K>(simd, &group, vector, part);
             positions!(I => {
-                simd.store(hash.sums::<K, WIDE>(&words, I), &mut sums[I][vector], part)
+                simd.store(hash.sums::<K, WIDE>(&words, I), &mut sums[I], part)
             });
         }
     }
@@ -126,17 +124,14 @@ fn dot_rows<S: Simd, const N: usize>(
     quants: [&Lanes<u32>; N],
 ) -> [S::V; HALF] {
     let mut acc = [simd.splat32(0); HALF];
-    for part in 0..S::PARTS {
-        let mut loaded = [simd.splat32(0); N];
-        for (loaded, quants) in loaded.iter_mut().zip(quants) {
-            *loaded = simd.load(quants, part);
-        }
-        positions!(I => {
-            for (quants, sums) in loaded.iter().zip(&sums[I]) {
-                acc[I] = simd.dot16(acc[I], simd.load(sums, part), *quants);
+    // Not by parts outside: sixteen sums and the quants do not fit sixteen registers.
+    positions!(I => {
+        for (quants, sums) in quants.iter().zip(sums) {
+            for part in 0..S::PARTS {
+                acc[I] = simd.dot16(acc[I], simd.load(&sums[I], part), simd.load(quants, part));
             }
-        });
-    }
+        }
+    });
     acc
 }
 
@@ -195,9 +190,9 @@ fn dot_runs<S: Simd, const M: usize>(
         // Several chains, since each would wait for itself.
         let mut even = [simd.splat32(0); M];
         let mut odd = [simd.splat32(0); M];
-        for vector in 0..quants[0].len() {
+        for (vector, sums) in sums.iter().enumerate().take(quants[0].len()) {
             positions!(I => {
-                let sums = simd.load(&sums[I][vector], part);
+                let sums = simd.load(&sums[I], part);
                 let chains = if I.is_multiple_of(2) { &mut even } else { &mut odd };
                 for (chain, quants) in chains.iter_mut().zip(&quants) {
                     *chain = simd.dot16(*chain, sums, simd.splat32(quants[vector].0[I]));

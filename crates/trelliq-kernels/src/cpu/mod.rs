@@ -22,6 +22,7 @@ mod prefill;
 mod quantized;
 mod reader;
 mod reduce;
+mod repacked;
 mod scalar;
 mod scatter;
 mod simd;
@@ -31,6 +32,7 @@ pub use dense::{DenseRows, multiply_dense_rows};
 pub(crate) use generic::Quants;
 pub use isa::Isa;
 pub(crate) use quantized::Quants16;
+pub(crate) use repacked::{Repacked, bytes as repacked_bytes};
 
 use crate::options::{Operand, Work, sized};
 use crate::{Activation, Axis, KernelOptions, Numerics, PackedMatrix};

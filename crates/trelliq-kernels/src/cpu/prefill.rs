@@ -73,7 +73,6 @@ fn for_each_run(
     mut visit: impl FnMut(usize, usize, &[Lanes<f32>]),
 ) {
     let t = reader.block_len();
-    let words = sized(words, reader.loaded_words());
     let buffer = &mut { ZERO_RUN };
     for first in groups(rows.clone()) {
         let (scales, weighing) = match numerics {
@@ -81,7 +80,7 @@ fn for_each_run(
             exact => (reader.scales(first), reader.weighing(exact)),
         };
         for start in columns.clone().step_by(t) {
-            reader.load(first, start / t, words);
+            let words = reader.load(first, 1, start / t, words);
             for run in 0..reader.runs() {
                 let column = start - columns.start + run * RUN;
                 let weights = reader.weights(words, run, &scales, weighing, buffer);

@@ -5,6 +5,8 @@ use super::generic::Weighing;
 use super::int_kernels::{GroupWords, Sums, Weights};
 use super::kernels::{Decoders, IntDecoder, Kernels};
 use super::lanes::{LANES, Lanes, RUN, Run};
+use super::repacked::Repacked;
+use crate::options::sized;
 use crate::{Numerics, PackedMatrix};
 use std::ops::Range;
 use trelliq_codec::Code;
@@ -15,6 +17,7 @@ pub(super) struct Reader<'a> {
     pub matrix: &'a PackedMatrix,
     pub kernels: &'static Kernels,
     words: &'a [u32],
+    repacked: Option<&'a Repacked>,
     words_per_row: usize,
     decoders: Decoders,
     int: IntDecoder,
@@ -29,6 +32,7 @@ impl<'a> Reader<'a> {
             matrix,
             kernels,
             words: matrix.words(),
+            repacked: matrix.repacked(),
             words_per_row: matrix.words().len() / matrix.rows().max(1),
             decoders: kernels.decoders(trellis),
             int: kernels.int_decoder(trellis),
@@ -57,15 +61,34 @@ impl<'a> Reader<'a> {
         run * RUN..((run + 1) * RUN).min(self.block_len())
     }
 
-    /// Vectors that [`load`](Self::load) fills: a block and its first word again, because the ring
+    /// Vectors of a set that [`load`](Self::load) gives: a block and its first word again, because the ring
     /// closes there.
     pub fn loaded_words(&self) -> usize {
         self.matrix.trellis().words_per_block() + 1
     }
 
-    /// Brings block `block` of the rows from `first` on into lanes. Lanes past the last row repeat
-    /// it; their scale is 0.
-    pub fn load(&self, first: usize, block: usize, words: &mut [Lanes<u32>]) {
+    /// Block `block` of `sets` times sixteen rows from `first` on, in lanes, set after set: a repacked
+    /// matrix has them so, else they are brought into `buffer`, which grows. Lanes past the last row
+    /// repeat it; their scale is 0.
+    pub fn load<'b>(
+        &'b self,
+        first: usize,
+        sets: usize,
+        block: usize,
+        buffer: &'b mut Vec<Lanes<u32>>,
+    ) -> &'b [Lanes<u32>] {
+        if let Some(words) = self.repacked.and_then(|words| words.sets(first, sets, block)) {
+            return words;
+        }
+        let loaded = self.loaded_words();
+        let buffer = sized(buffer, sets * loaded);
+        for (set, words) in buffer.chunks_exact_mut(loaded).enumerate() {
+            self.transpose(first + set * LANES, block, words);
+        }
+        buffer
+    }
+
+    fn transpose(&self, first: usize, block: usize, words: &mut [Lanes<u32>]) {
         let count = words.len() - 1;
         let rows = std::array::from_fn(|lane| {
             let row = (first + lane).min(self.matrix.rows() - 1);
@@ -75,8 +98,11 @@ impl<'a> Reader<'a> {
         words[count] = words[0];
     }
 
-    /// Asks for block `block` of `rows`, which will be loaded later.
+    /// Asks for block `block` of `rows`, at most a group of activations, which will be loaded later.
     pub fn prefetch(&self, rows: Range<usize>, block: usize) {
+        if let Some(repacked) = self.repacked {
+            return prefetch(repacked.share(rows, block));
+        }
         let count = self.loaded_words() - 1;
         for row in rows.start..rows.end.min(self.matrix.rows()) {
             prefetch(&self.words[row * self.words_per_row + block * count..][..count]);
@@ -173,7 +199,7 @@ impl<'a> Reader<'a> {
 
 /// Brings `words` closer, where the processor has an instruction for that.
 #[inline(always)]
-fn prefetch(words: &[u32]) {
+fn prefetch<T>(words: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

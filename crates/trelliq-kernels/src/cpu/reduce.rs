@@ -19,14 +19,13 @@ pub(super) fn reduce(
     out: &mut [f32],
 ) {
     let acc = sized(&mut job.acc, m);
-    let words = sized(&mut job.words, reader.loaded_words());
     let run_buffer = &mut { ZERO_RUN };
     let count = rows.len();
     for first in groups(rows.clone()) {
         acc.fill(Lanes::ZERO);
         let scales = reader.scales(first);
         for block in 0..reader.blocks() {
-            reader.load(first, block, words);
+            let words = reader.load(first, 1, block, &mut job.words);
             for run in 0..reader.runs() {
                 let position = block * reader.block_len() + reader.positions(run).start;
                 let weights = match numerics {

@@ -6,13 +6,14 @@
 use super::job::Job;
 use super::kernels::SCATTER_GROUPS;
 use super::lanes::{LANES, Lanes, Run, ZERO_RUN};
-use super::reader::{Reader, groups};
+use super::quantized::GROUP;
+use super::reader::Reader;
 use crate::Numerics;
 use crate::options::{sized, sized_with};
 use std::ops::Range;
 
-/// Stored rows whose words are brought into lanes at once: 25 KiB at K = 3, T = 256.
-const LOADED_ROWS: usize = 256;
+/// Stored rows whose words are brought into lanes at once, as many as a repacked matrix has together.
+const LOADED_ROWS: usize = GROUP;
 
 /// `out <- x What^T` over the inputs `rows` and the coded blocks `blocks`, `[m, blocks * T]`; a
 /// weight is decoded once for all of x.
@@ -59,10 +60,7 @@ fn scatter_rows(
 ) {
     let count = rows.len().div_ceil(LANES);
     let loaded = reader.loaded_words();
-    let words = sized(&mut job.words, count * loaded);
-    for (first, words) in groups(rows.clone()).zip(words.chunks_exact_mut(loaded)) {
-        reader.load(first, block, words);
-    }
+    let words = reader.load(rows.start, count, block, &mut job.words);
     let scaled = sized(&mut job.x, m * count);
     scale_inputs(reader, x, m, rows.clone(), numerics, scaled);
     let buffer = sized_with(&mut job.runs, SCATTER_GROUPS, ZERO_RUN);

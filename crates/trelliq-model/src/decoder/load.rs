@@ -122,8 +122,10 @@ impl Loader<'_> {
         let mut row = vec![0.0; hidden];
         embedding
             .row(0, Numerics::Fast, &mut row)
-            .map_err(|source| ModelError::Layer { layer: path, source })?;
-        Ok(embedding)
+            .map_err(|source| ModelError::Layer { layer: path.clone(), source })?;
+        // As a head it is multiplied by; else rows of it are looked up, from the words as they are.
+        let is_head = self.config.tie_word_embeddings && !self.is_coded("lm_head");
+        Ok(if is_head { self.repacked(&path, embedding) } else { embedding })
     }
 
     /// A coded head wins over a tied one: a model whose embedding stays dense may have its head
@@ -164,8 +166,19 @@ impl Loader<'_> {
             Linear::Packed(layer) if self.options.carrier => {
                 Ok(Linear::Carrier(Carrier::from_linear(&layer, Numerics::Fast)))
             }
-            packed => Ok(packed),
+            packed => Ok(self.repacked(path, packed)),
         }
+    }
+
+    /// Repacked where that is asked for; the pages that were read for it may leave memory again.
+    fn repacked(&self, path: &str, mut linear: Linear) -> Linear {
+        if let Linear::Packed(layer) = &mut linear
+            && self.options.repack
+        {
+            layer.repack();
+            self.source.tensors_under(path).for_each(|info| self.source.release(&info.name));
+        }
+        linear
     }
 
     fn packed(&self, path: &str, out: usize, inputs: usize) -> Result<Linear, ModelError> {

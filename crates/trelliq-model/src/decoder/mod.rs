@@ -48,13 +48,23 @@ pub enum ModelError {
 }
 
 /// Choices made when a model is loaded.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadOptions {
+    /// Copy coded layers into the order that kernels read, one after the other: faster, and takes
+    /// memory for as many bytes as the codes, a few percent more. Otherwise they stay in the mapped
+    /// file, whose pages the system may drop and read again.
+    pub repack: bool,
     /// Re-quantize coded layers to 8-bit affine groups: for machines where packed decoding loses.
     pub carrier: bool,
     /// How many tokens the tokenizer knows: logits of rows beyond, which exist where a vocabulary
     /// was padded, are left out. `None` for all that the config names.
     pub vocab_limit: Option<usize>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { repack: true, carrier: false, vocab_limit: None }
+    }
 }
 
 /// Choices read at every step, so that two settings can be compared on one loaded model.

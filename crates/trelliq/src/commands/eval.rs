@@ -107,8 +107,9 @@ pub fn run(args: Args) -> Result<()> {
     let text = text.with_context(|| format!("cannot read {}", args.text.display()))?;
     // Settings that cannot be used are told before the model takes its time to load.
     let (runtime, other) = args.runtimes()?;
-    let model = load(&args.model, args.numeric.carrier)?;
-    let reference = args.reference.as_deref().map(|spec| load(spec, false)).transpose()?;
+    let model = load(&args.model, args.numeric.carrier, args.numeric.repack)?;
+    let reference =
+        args.reference.as_deref().map(|spec| load(spec, false, args.numeric.repack)).transpose()?;
     let tokens = model.tokenizer.encode(&text, false)?;
     if let Some(reference) = &reference
         && reference.tokenizer.encode(&text, false)? != tokens

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fs;
 use trelliq_format::{ModelSource, TensorInfo, load_packed};
-use trelliq_kernels::Axis;
+use trelliq_kernels::{Axis, PackedMatrix};
 use trelliq_quantize::{MANIFEST_FILE, Manifest};
 
 /// List what a model holds
@@ -31,6 +31,7 @@ Columns: type is a code (1mad, 3inst) or the dtype of a dense tensor, shape is [
 layers, L the bits of a state, T the weights of a block, axis the coded dimension (0 outputs, 1
 inputs), rotation the Hadamard blocks of the inputs and outputs, error the squared error over the
 sum of squared weights, from the manifest that `quantize` leaves. bits counts scales and rotations.
+`run` copies codes into the order that kernels read (--repack), which takes the memory shown below them.
 
 Examples:
   trelliq inspect packed
@@ -51,6 +52,8 @@ struct Row {
     rotation: Option<[usize; 2]>,
     weights: usize,
     bytes: usize,
+    /// Memory that the copy takes which `run` makes of the codes (`--repack`); 0 for what is dense.
+    repacked_bytes: usize,
     relative_error: Option<f64>,
 }
 
@@ -61,6 +64,7 @@ struct Total {
     bits_per_weight: f64,
     coded_weights: usize,
     coded_bytes: usize,
+    repacked_bytes: usize,
     relative_error: Option<f64>,
 }
 
@@ -115,6 +119,8 @@ fn coded_row(
     let bytes = names.iter().filter_map(|name| source.info(name)).map(TensorInfo::bytes).sum();
     let shape = vec![layer.matrix.out_features(), layer.matrix.in_features()];
     let weights = shape.iter().product();
+    let (rows, cols) = (layer.matrix.rows(), layer.matrix.cols());
+    let repacked_bytes = PackedMatrix::repacked_bytes(trellis, layer.matrix.axis(), rows, cols);
     Ok(Row {
         path: path.to_owned(),
         shape,
@@ -130,6 +136,7 @@ fn coded_row(
         rotation: layer.rotation.map(|rotation| [rotation.in_block(), rotation.out_block()]),
         weights,
         bytes,
+        repacked_bytes,
         relative_error: manifest.and_then(|m| m.layers.get(path)).map(|l| l.relative_error),
     })
 }
@@ -148,6 +155,7 @@ fn dense_row(info: &TensorInfo) -> Row {
         rotation: None,
         weights,
         bytes,
+        repacked_bytes: 0,
         relative_error: None,
     }
 }
@@ -168,6 +176,7 @@ impl Total {
             bits_per_weight: bits_per_weight(bytes, weights),
             coded_weights: sum(|row| row.weights, true),
             coded_bytes: sum(|row| row.bytes, true),
+            repacked_bytes: sum(|row| row.repacked_bytes, true),
             relative_error: manifest.map(|manifest| manifest.totals.relative_error),
         }
     }
@@ -207,6 +216,7 @@ fn print_table(report: &Report) -> Result<()> {
     };
     if total.coded_weights > 0 {
         summary("(coded)", total.coded_weights, total.coded_bytes, total.relative_error);
+        summary("(codes in the order of kernels)", total.coded_weights, total.repacked_bytes, None);
     }
     summary("(all)", total.weights, total.bytes, None);
     table.print()

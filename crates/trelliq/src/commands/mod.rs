@@ -79,8 +79,21 @@ pub struct Numeric {
     #[arg(long, conflicts_with = "exact")]
     pub carrier: bool,
 
+    /// Copy codes into the order that kernels read: faster, for about as much memory as the codes
+    /// take; auto does where that leaves half of the memory free
+    #[arg(long, value_name = "WHEN", default_value = "auto", conflicts_with = "carrier")]
+    pub repack: Repack,
+
     #[command(flatten)]
     pub settings: Settings,
+}
+
+/// When codes are repacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Repack {
+    Auto,
+    On,
+    Off,
 }
 
 impl Numeric {

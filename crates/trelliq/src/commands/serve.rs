@@ -241,7 +241,7 @@ impl Args {
     }
 
     fn app(&self, config: Config, address: SocketAddr) -> Result<App> {
-        let loaded = load(&self.model, self.numeric.carrier)?;
+        let loaded = load(&self.model, self.numeric.carrier, self.numeric.repack)?;
         let plan = self.plan(&loaded.model)?;
         print_plan(&plan);
         let name = self.name.clone().unwrap_or_else(|| model_name(&self.model));

@@ -18,11 +18,12 @@ pub fn measure(
     case: &Case,
     kernel: &KernelOptions,
     machine: &Machine,
+    repack: bool,
     budget: Duration,
 ) -> Result<Row> {
     let &Case { what, bits, state_bits, axis, inputs, outputs, m, numerics, from } = case;
     let options = options(case, kernel);
-    let layers = layers(case)?;
+    let layers = layers(case, repack)?;
     let each = if what == What::GateUp { 2 } else { 1 };
     let x: Vec<f32> = (0..m * inputs).map(|i| (i as f32 * 0.37).sin()).collect();
     let mut y = vec![0f32; m * outputs];
@@ -97,7 +98,7 @@ fn options(case: &Case, kernel: &KernelOptions) -> KernelOptions {
 }
 
 /// As many layers as the case runs in turn.
-fn layers(case: &Case) -> Result<Vec<TrellisLinear>> {
+fn layers(case: &Case, repack: bool) -> Result<Vec<TrellisLinear>> {
     let &Case { what, bits, state_bits, axis, inputs, outputs, from, .. } = case;
     let (rows, cols) = if axis == Axis::In { (outputs, inputs) } else { (inputs, outputs) };
     let block_len = Trellis::choose_block_len(cols, bits)
@@ -114,7 +115,11 @@ fn layers(case: &Case) -> Result<Vec<TrellisLinear>> {
         let words: Vec<u32> = (0..words).map(|_| rng.next_u32()).collect();
         let scales = vec![0.02; rows];
         let matrix = PackedMatrix::new(trellis, axis, inputs, outputs, words.into(), scales)?;
-        Ok(TrellisLinear::new(matrix, None, None)?)
+        let mut layer = TrellisLinear::new(matrix, None, None)?;
+        if repack {
+            layer.repack();
+        }
+        Ok(layer)
     };
     std::iter::repeat_with(layer).take(count).collect()
 }

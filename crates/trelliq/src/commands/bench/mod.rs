@@ -8,7 +8,7 @@ mod plot;
 mod row;
 mod timer;
 
-use super::{Bits, Numeric, settings_help};
+use super::{Bits, Numeric, Repack, settings_help};
 use crate::output::{TextTable, print_json};
 use crate::progress;
 use anyhow::{Context, Result, bail};
@@ -138,7 +138,9 @@ pub fn run(args: Args) -> Result<()> {
         counts => counts.to_vec(),
     };
     let model = args.model.as_deref().filter(|_| args.wants_model());
-    let model = model.map(|spec| crate::source::load(spec, args.numeric.carrier)).transpose()?;
+    let model = model
+        .map(|spec| crate::source::load(spec, args.numeric.carrier, args.numeric.repack))
+        .transpose()?;
     let cases = args.cases(&kernel);
     let bar = progress::bar("measuring", (cases.len() * counts.len()) as u64);
     let mut rows = Vec::new();
@@ -238,7 +240,13 @@ impl Args {
     fn measure(&self, case: &Case, kernel: &KernelOptions, machine: &Machine) -> Result<Row> {
         match case.what {
             What::Encode => encoder::measure(case, self.budget()),
-            _ => layers::measure(case, kernel, machine, self.budget()),
+            _ => layers::measure(
+                case,
+                kernel,
+                machine,
+                self.numeric.repack != Repack::Off,
+                self.budget(),
+            ),
         }
     }
 }
