@@ -138,8 +138,60 @@ def test_tools(client):
     assert after.choices[0].finish_reason in ("stop", "length", "tool_calls")
     chunks = list(ask(client, tools=[TOOL], tool_choice="required", max_tokens=60, stream=True))
     calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
-    assert [call.function.name for call in calls] == ["roll"]
+    # As OpenAI sends a call: its id and name, then pieces of its arguments.
+    assert (calls[0].function.name, calls[0].function.arguments, calls[0].type) == ("roll", "", "function")
+    assert calls[0].id and all(call.id is None and call.function.name is None for call in calls[1:])
+    assert len(calls) > 3 and {call.index for call in calls} == {0}
+    arguments = "".join(call.function.arguments for call in calls)
+    assert json.loads(arguments)["sides"] in (6, 20)
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_the_stream_helper_gathers_a_call(client):
+    """The package's own gathering of deltas, and its events of arguments."""
+    strict = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+    options = dict(model="tiny", messages=QUESTION, tools=[strict], tool_choice="required", max_tokens=60)
+    with client.chat.completions.stream(**options) as stream:
+        pieces = [event.arguments_delta for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        call = stream.get_final_completion().choices[0].message.tool_calls[0].function
+    assert len([piece for piece in pieces if piece]) > 1
+    assert "".join(pieces) == call.arguments and call.parsed_arguments["sides"] in (6, 20)
+
+
+def test_tools_may_be_forbidden(client):
+    plain = ask(client, max_tokens=12).choices[0].message
+    message = ask(client, tools=[TOOL], tool_choice="none", max_tokens=12).choices[0].message
+    assert message.tool_calls is None and message.content == plain.content
+    free = ask(client, tools=[TOOL], tool_choice="auto", max_tokens=12)
+    assert free.choices[0].finish_reason in ("stop", "length", "tool_calls")
+
+
+def test_json_objects(client):
+    answer = ask(client, response_format={"type": "json_object"}, max_tokens=200)
+    assert answer.choices[0].message.content.startswith("{")
+    if answer.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(answer.choices[0].message.content), dict)
+
+
+def test_thoughts_are_apart_from_the_answer(start, tmp_path):
+    """The template opens thoughts that the tiny model never closes."""
+    template = tmp_path / "thinking.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n")
+    client = start("--chat-template", str(template)).client()
+    message = ask(client, max_tokens=16).choices[0].message
+    assert message.content is None and message.reasoning_content
+    deltas = [chunk.choices[0].delta for chunk in ask(client, max_tokens=16, stream=True)]
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == message.reasoning_content
+    assert not "".join(delta.content or "" for delta in deltas)
+    options = dict(model="tiny", input="What is a hacker?", temperature=0, max_output_tokens=16)
+    with client.responses.stream(**options) as stream:
+        kinds = {event.type: event for event in stream}
+        final = stream.get_final_response()
+    assert {"response.reasoning_text.delta", "response.reasoning_text.done"} <= set(kinds)
+    assert final.output[0].type == "reasoning" and final.output_text == ""
+    assert 8 < final.usage.output_tokens_details.reasoning_tokens <= final.usage.output_tokens
+    plain = start("--chat-template", str(template), "--reasoning-format", "none").client()
+    assert ask(plain, max_tokens=16).choices[0].message.content.strip() == message.reasoning_content
 
 
 def test_responses_continue_each_other(client):
@@ -163,6 +215,16 @@ def test_responses_stream(client):
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
         final = stream.get_final_response()
     assert text == final.output_text == client.responses.create(**options).output_text
+
+
+def test_responses_stream_a_call(client):
+    tool = {"type": "function", "strict": True, **TOOL["function"]}
+    options = dict(model="tiny", input="Roll.", tools=[tool], tool_choice="required", max_output_tokens=60)
+    with client.responses.stream(**options) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        call = stream.get_final_response().output[0]
+    assert len(pieces) > 1 and "".join(pieces) == call.arguments
+    assert json.loads(call.arguments)["sides"] in (6, 20)
 
 
 def test_responses_call_tools(client):

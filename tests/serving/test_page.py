@@ -191,6 +191,19 @@ def test_an_attack_through_the_whole_page_runs_nothing(browser):
         attacker.shutdown()
 
 
+def test_thoughts_are_folded_and_never_markup(page):
+    page.run("""
+        const chunk = (delta) => `data: ${JSON.stringify({choices: [{delta}]})}\\n\\n`;
+        const body = chunk({reasoning_content: arguments[0]}) + chunk({content: 'So be it.'}) + 'data: [DONE]\\n\\n';
+        window.fetch = async () => new Response(body);""", ATTACKS)
+    ask(page, "hi")
+    page.wait(f"{IDLE} && ({LAST} ?? '') === 'So be it.'")
+    found = page.run("""
+        const details = document.querySelector('.message.assistant details');
+        return [details.open, details.querySelector('div').childElementCount, details.querySelector('div').textContent];""")
+    assert found == [False, 0, ATTACKS]
+
+
 def test_errors_are_shown(page):
     page.run("window.fetch = async () => new Response(JSON.stringify({error: {message: 'the queue is full'}}), {status: 429})")
     ask(page, "hi")

@@ -252,8 +252,17 @@ async fn a_tool_that_must_be_called_is_called_with_arguments_of_its_schema() {
             .flat_map(|c| c["choices"][0]["delta"]["tool_calls"].as_array())
             .flatten()
             .collect();
-        assert_eq!(calls.len(), 1);
-        assert_eq!(&calls[0]["function"], function);
+        // The name comes first, alone, then the arguments as they are written.
+        assert_eq!(calls[0]["function"], json!({ "name": function["name"], "arguments": "" }));
+        assert!(calls[0]["id"].as_str().is_some_and(|id| id.starts_with("call_")));
+        assert!(calls.len() > 3, "{calls:?}");
+        let mut arguments = String::new();
+        for call in &calls[1..] {
+            assert!(call.get("id").is_none() && call["function"].get("name").is_none(), "{call}");
+            assert_eq!(call["index"], 0);
+            arguments.push_str(call["function"]["arguments"].as_str().unwrap());
+        }
+        assert_eq!(function["arguments"], arguments);
         assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
     }
     // Nothing is called when nothing may be, and unknown functions are refused.
@@ -264,6 +273,51 @@ async fn a_tool_that_must_be_called_is_called_with_arguments_of_its_schema() {
         json!({ "tools": tools, "tool_choice": { "type": "function", "function": { "name": "x" } } }),
     );
     assert_eq!(post(&app, CHAT, unknown).await.1["error"]["param"], "tool_choice");
+}
+
+/// The prompt opens thoughts that the tiny model never closes: all that it writes is thoughts.
+#[tokio::test]
+async fn thoughts_are_not_the_answer_unless_told_so() {
+    use trelliq_model::ChatTemplate;
+    use trelliq_server::api::ReasoningFormat;
+    let template = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n";
+    let app_with = |format| {
+        let mut served = std::sync::Arc::into_inner(common::served(&common::tiny_path())).unwrap();
+        served.template = Some(ChatTemplate::new(template, &Value::Null).unwrap());
+        common::app_of(std::sync::Arc::new(served), options(), |app| app.reasoning = format)
+    };
+    let apart = app_with(ReasoningFormat::DeepSeek);
+    let whole = ok(&apart, CHAT, greedy(16)).await;
+    let message = &whole["choices"][0]["message"];
+    let thoughts = message["reasoning_content"].as_str().unwrap();
+    assert!(message["content"].is_null() && !thoughts.is_empty(), "{message}");
+    let chunks = stream(&apart, CHAT, greedy(16)).await;
+    let pieces: Vec<&str> = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["reasoning_content"].as_str())
+        .collect();
+    assert!(pieces.len() > 2);
+    assert_eq!(pieces.concat(), thoughts);
+    assert_eq!(streamed(&chunks, 0), "");
+    let response = ok(
+        &apart,
+        "/v1/responses",
+        json!({ "input": "What is a hacker?", "temperature": 0, "max_output_tokens": 16 }),
+    )
+    .await;
+    assert_eq!(response["output"][0]["type"], "reasoning");
+    assert_eq!(response["output"][0]["content"][0]["type"], "reasoning_text");
+    let counted = &response["usage"]["output_tokens_details"]["reasoning_tokens"];
+    assert!(counted.as_u64().is_some_and(|n| n > 8 && n <= 16), "{response}");
+    // A schema leaves no room for thoughts.
+    let format = json!({ "type": "json_schema", "json_schema": { "schema": { "const": "yes" } } });
+    let forced = ok(&apart, CHAT, with(greedy(16), json!({ "response_format": format }))).await;
+    assert_eq!(forced["choices"][0]["message"]["content"], "\"yes\"");
+    let together = app_with(ReasoningFormat::None);
+    let plain = ok(&together, CHAT, greedy(16)).await;
+    let content = plain["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_eq!(content.trim(), thoughts);
+    assert!(plain["choices"][0]["message"].get("reasoning_content").is_none());
 }
 
 #[tokio::test]

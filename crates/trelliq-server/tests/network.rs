@@ -131,6 +131,37 @@ async fn a_client_that_does_not_read_holds_up_nobody() {
     assert!(streamed_text(&slow.text().await.unwrap()).1, "and it gets all of it in the end");
 }
 
+/// The client takes no byte: its connection is ended, and its request with it, long before the
+/// answer is whole. What the server holds for it meanwhile is bounded by the context.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_never_reads_is_given_up() {
+    let app = app(EngineOptions { max_batch: 8, context: 2048, ..options() }, |app| {
+        app.limits.write_time = Duration::from_millis(100);
+    });
+    let server = start(&app, Duration::from_secs(5)).await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stuck = socket.connect(server.address).await.unwrap();
+    // 8 answers with 20 alternatives a token: several hundred bytes a token and answer.
+    let mut long = body("ROMEO.\n", 2000);
+    long["n"] = json!(8);
+    long["logprobs"] = json!(20);
+    long["logit_bias"] = json!({ "0": -100, "1": -100, "2": -100 });
+    let long = long.to_string();
+    let head = format!(
+        "POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{long}",
+        long.len()
+    );
+    stuck.write_all(head.as_bytes()).await.unwrap();
+    metrics_with(&app, "trelliq_sequences_total{end=\"cancelled\"} 8").await;
+    let generated = app.engine.metrics().generated_tokens.get();
+    assert!(generated < 8 * 2000, "{generated} tokens for nobody");
+    // Others are served, and a page or an answer of the usual size never waits for so long.
+    let next = post(server.address, TEXT, &body("hacker: ", 4)).await.unwrap();
+    assert!(streamed_text(&next.text().await.unwrap()).1);
+    drop(stuck);
+}
+
 #[tokio::test]
 async fn heads_are_limited_in_time_and_size() {
     let app = app(options(), |app| {

@@ -4,9 +4,10 @@ use super::answer::{Answer, Usage, data, finish_reason, gather, next_event, stre
 use super::error::ApiError;
 use super::fields::Fields;
 use super::params::{Format, Params, constraint};
+use super::parts::{Part, PartReader};
 use super::prompt::{chat_prompt, read_messages};
 use super::state::{App, unix_time};
-use super::tools::{CallFinder, Part, Tool, ToolCall, ToolChoice};
+use super::tools::{Tool, ToolChoice};
 use super::{json_response, logprobs, new_id, off_thread, read_json};
 use crate::engine::{Event, Finish, TokenLogprobs};
 use async_stream::try_stream;
@@ -28,6 +29,8 @@ struct Chat {
     created: u64,
     params: Params,
     tools: Vec<Tool>,
+    /// The prompt ended where thoughts begin.
+    thinking: bool,
     logprobs: bool,
     usage: Usage,
     events: UnboundedReceiver<Event>,
@@ -62,20 +65,23 @@ fn submit(app: Arc<App>, body: &Value) -> Result<Chat, ApiError> {
         return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs`"));
     }
     let prompt = chat_prompt(&app.served, messages, &tools)?;
-    let usage = Usage { prompt: prompt.len(), ..Usage::default() };
+    let usage = Usage { prompt: prompt.tokens.len(), ..Usage::default() };
     let top = logprobs.then_some(top.unwrap_or(0));
-    let mut request = params.request(&app, prompt, 0, top, constraint)?;
+    // A constraint holds for all that is written: there is no room for thoughts.
+    let thinking = prompt.thinking && constraint.is_none();
+    let mut request = params.request(&app, prompt.tokens, 0, top, constraint)?;
     request.stop.extend(app.served.chat_stop());
     let events = app.engine.submit(request)?;
     let id = new_id("chatcmpl-")?;
-    Ok(Chat { app, id, created: unix_time(), params, tools, logprobs, usage, events })
+    Ok(Chat { app, id, created: unix_time(), params, tools, thinking, logprobs, usage, events })
 }
 
 async fn answer(mut chat: Chat) -> Result<Response, ApiError> {
     let answers = gather(chat.events, chat.params.n, &mut chat.usage).await?;
     let mut choices = Vec::with_capacity(answers.len());
     for (index, answer) in answers.into_iter().enumerate() {
-        choices.push(choice_json(&chat.app, &chat.tools, chat.logprobs, index, answer)?);
+        let reader = PartReader::new(chat.app.reasoning, chat.thinking, &chat.tools);
+        choices.push(choice_json(&chat.app, reader, chat.logprobs, index, answer)?);
     }
     let body = json!({
         "id": chat.id,
@@ -90,26 +96,37 @@ async fn answer(mut chat: Chat) -> Result<Response, ApiError> {
 
 fn choice_json(
     app: &App,
-    tools: &[Tool],
+    mut reader: PartReader,
     logprobs: bool,
     index: usize,
     answer: Answer,
 ) -> Result<Value, ApiError> {
-    let mut finder = CallFinder::new(tools);
-    let mut parts = finder.push(&answer.text);
-    parts.extend(finder.finish());
-    let (mut text, mut calls) = (String::new(), Vec::new());
+    let mut parts = reader.push(&answer.text);
+    parts.extend(reader.finish());
+    let (mut reasoning, mut text) = (String::new(), String::new());
+    let mut calls: Vec<(String, String)> = Vec::new();
     for part in parts {
         match part {
+            Part::Reasoning(piece) => reasoning.push_str(&piece),
             Part::Text(piece) => text.push_str(&piece),
-            Part::Call(call) => calls.push(call_json(&call)?),
+            Part::Call(name) => calls.push((name, String::new())),
+            Part::Arguments(piece) => {
+                if let Some((_, arguments)) = calls.last_mut() {
+                    arguments.push_str(&piece);
+                }
+            }
         }
     }
     let called = !calls.is_empty();
-    let content = if called && text.trim().is_empty() { Value::Null } else { json!(text) };
+    let silent = (called || !reasoning.is_empty()) && text.trim().is_empty();
+    let content = if silent { Value::Null } else { json!(text) };
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = json!(reasoning);
+    }
     if called {
-        message["tool_calls"] = Value::Array(calls);
+        let calls = calls.iter().map(|(name, arguments)| call_json(name, arguments));
+        message["tool_calls"] = Value::Array(calls.collect::<Result<_, _>>()?);
     }
     let finish = answer.finish.unwrap_or(Finish::Stop);
     Ok(json!({
@@ -124,11 +141,11 @@ fn reason(finish: Finish, called: bool) -> &'static str {
     if called && finish == Finish::Stop { "tool_calls" } else { finish_reason(finish) }
 }
 
-fn call_json(call: &ToolCall) -> Result<Value, ApiError> {
+fn call_json(name: &str, arguments: &str) -> Result<Value, ApiError> {
     Ok(json!({
         "id": new_id("call_")?,
         "type": "function",
-        "function": { "name": call.name, "arguments": call.arguments },
+        "function": { "name": name, "arguments": arguments },
     }))
 }
 
@@ -143,19 +160,27 @@ fn logprobs_json(app: &App, wanted: bool, tokens: &[TokenLogprobs]) -> Value {
 /// The state of one choice in a stream.
 struct Streamed {
     index: usize,
-    finder: CallFinder,
+    /// `None` once the choice has ended.
+    reader: Option<PartReader>,
     calls: usize,
 }
 
 impl Streamed {
-    /// The delta of a part.
+    /// The delta of a part. A call's first one brings its id and name, later ones pieces of its
+    /// arguments.
     fn delta(&mut self, part: Part) -> Result<Value, ApiError> {
         match part {
+            Part::Reasoning(text) => Ok(json!({ "reasoning_content": text })),
             Part::Text(text) => Ok(json!({ "content": text })),
-            Part::Call(call) => {
-                let mut call = call_json(&call)?;
+            Part::Call(name) => {
+                let mut call = call_json(&name, "")?;
                 call["index"] = json!(self.calls);
                 self.calls += 1;
+                Ok(json!({ "tool_calls": [call] }))
+            }
+            Part::Arguments(piece) => {
+                let index = self.calls.saturating_sub(1);
+                let call = json!({ "index": index, "function": { "arguments": piece } });
                 Ok(json!({ "tool_calls": [call] }))
             }
         }
@@ -166,7 +191,10 @@ fn stream(mut chat: Chat) -> Response {
     stream_response(try_stream! {
         let mut open = chat.params.n;
         let mut choices: Vec<Streamed> = (0..open)
-            .map(|index| Streamed { index, finder: CallFinder::new(&chat.tools), calls: 0 })
+            .map(|index| {
+                let reader = PartReader::new(chat.app.reasoning, chat.thinking, &chat.tools);
+                Streamed { index, reader: Some(reader), calls: 0 }
+            })
             .collect();
         for index in 0..open {
             let delta = json!({ "role": "assistant", "content": "", "refusal": null });
@@ -177,7 +205,8 @@ fn stream(mut chat: Chat) -> Response {
             chat.usage.note(&event);
             match event {
                 Event::Text { choice, text, logprobs } => {
-                    let parts = choices[choice].finder.push(&text);
+                    let reader = choices[choice].reader.as_mut();
+                    let parts = reader.map(|reader| reader.push(&text)).unwrap_or_default();
                     let mut logprobs = logprobs_json(&chat.app, chat.logprobs, &logprobs);
                     if parts.is_empty() && chat.logprobs {
                         yield data(&chat.chunk(choice, json!({}), logprobs.take(), None));
@@ -190,8 +219,8 @@ fn stream(mut chat: Chat) -> Response {
                 Event::Done { choice, finish, .. } => {
                     open -= 1;
                     let streamed = &mut choices[choice];
-                    let finder = std::mem::replace(&mut streamed.finder, CallFinder::new(&[]));
-                    for part in finder.finish() {
+                    let rest = streamed.reader.take().map(PartReader::finish).unwrap_or_default();
+                    for part in rest {
                         let delta = streamed.delta(part)?;
                         yield data(&chat.chunk(streamed.index, delta, Value::Null, None));
                     }

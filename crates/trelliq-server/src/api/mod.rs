@@ -7,12 +7,14 @@ mod error;
 mod fields;
 mod logprobs;
 mod params;
+mod parts;
 mod prompt;
 mod responses;
 mod state;
 mod tools;
 
 pub use error::ApiError;
+pub use parts::ReasoningFormat;
 pub use responses::{ResolveError, Resolved, resolve};
 pub use state::{App, Limits, unix_time};
 

@@ -2,6 +2,7 @@
 
 use super::error::ApiError;
 use super::fields::Fields;
+use super::parts::begins_thinking;
 use super::tools::Tool;
 use crate::ServedModel;
 use serde_json::{Map, Value, json};
@@ -51,7 +52,8 @@ fn read_message(fields: &Fields) -> Result<Value, ApiError> {
             message.insert("tool_calls".into(), Value::Array(calls?));
         }
     }
-    for key in ["tool_call_id", "name"] {
+    // Templates of models that think decide which thoughts are shown again.
+    for key in ["tool_call_id", "name", "reasoning_content"] {
         if let Some(value) = fields.string(key)? {
             message.insert(key.into(), json!(value));
         }
@@ -103,13 +105,21 @@ fn read_call(fields: &Fields, call: &Value) -> Result<Value, ApiError> {
 }
 
 /// The prompt of a chat.
+#[derive(Debug)]
+pub struct ChatPrompt {
+    pub tokens: Vec<u32>,
+    /// It ends with the mark that thoughts begin with.
+    pub thinking: bool,
+}
+
+/// Writes the prompt of a chat.
 ///
 /// Errors when the model has no template or its template refuses the messages.
 pub fn chat_prompt(
     served: &ServedModel,
     messages: Vec<Value>,
     tools: &[Tool],
-) -> Result<Vec<u32>, ApiError> {
+) -> Result<ChatPrompt, ApiError> {
     let Some(template) = &served.template else {
         let message = "this model has no chat template: use /v1/completions";
         return Err(ApiError::bad_request(message).with_code("unsupported_model"));
@@ -130,7 +140,8 @@ pub fn chat_prompt(
         ApiError::field("messages", error.to_string()).with_code("chat_template")
     })?;
     let tokens = served.tokenizer.encode(&text, template.wants_start_token());
-    tokens.map_err(|error| ApiError::internal(error.to_string()))
+    let tokens = tokens.map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(ChatPrompt { tokens, thinking: begins_thinking(&text) })
 }
 
 fn render(

@@ -1,6 +1,7 @@
 //! What all handlers share.
 
 use super::error::ApiError;
+use super::parts::ReasoningFormat;
 use crate::ServedModel;
 use crate::engine::Engine;
 use crate::metrics::ServerMetrics;
@@ -19,6 +20,8 @@ pub struct Limits {
     pub body_time: Duration,
     /// Until the headers of a request have arrived.
     pub header_time: Duration,
+    /// How long a client may take nothing of an answer that is ready for it.
+    pub write_time: Duration,
     /// Headers of a request, and bytes of them.
     pub headers: usize,
     pub header_bytes: usize,
@@ -32,6 +35,7 @@ impl Default for Limits {
             body: 4 << 20,
             body_time: Duration::from_secs(30),
             header_time: Duration::from_secs(10),
+            write_time: Duration::from_secs(30),
             headers: 64,
             header_bytes: 32 << 10,
             connections: 512,
@@ -56,6 +60,8 @@ pub struct App {
     /// Names that clients may call the server by; empty for any. Guards a server on the loopback
     /// address against pages of other sites whose name resolves to it.
     pub host_names: Vec<String>,
+    /// Where thoughts go that come before an answer.
+    pub reasoning: ReasoningFormat,
     /// Seconds since the Unix epoch at which the model was loaded.
     pub created: u64,
 }

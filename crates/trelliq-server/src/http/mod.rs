@@ -5,6 +5,7 @@ mod page;
 mod serve;
 mod status;
 mod trace;
+mod write_timeout;
 
 pub use serve::{Bound, serve};
 

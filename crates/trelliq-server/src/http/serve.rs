@@ -1,5 +1,6 @@
 //! Connections, and how they end.
 
+use super::write_timeout::WriteTimeout;
 use crate::api::App;
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -10,7 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A listener that clients can connect to, but that nothing answers on yet.
@@ -20,10 +21,24 @@ pub struct Bound {
     pub address: SocketAddr,
 }
 
+/// What the system holds for a client that is slow to read, in bytes; systems that grow it by
+/// themselves would hold megabytes for every connection.
+const SEND_BUFFER: u32 = 64 << 10;
+
+/// Connections that the system keeps before they are accepted.
+const BACKLOG: u32 = 1024;
+
 impl Bound {
     /// Errors when the address cannot be had.
     pub async fn new(address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // As `TcpListener::bind` does: elsewhere it would let others take the address too.
+        #[cfg(unix)]
+        socket.set_reuseaddr(true)?;
+        // Accepted connections inherit it.
+        socket.set_send_buffer_size(SEND_BUFFER)?;
+        socket.bind(address)?;
+        let listener = socket.listen(BACKLOG)?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address })
     }
@@ -90,6 +105,8 @@ fn spawn(
     graceful: &GracefulShutdown,
 ) {
     let limits = &app.limits;
+    // A connection that ends takes the bodies that are being sent with it, and these their requests.
+    let stream = WriteTimeout::new(stream, limits.write_time);
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_time)

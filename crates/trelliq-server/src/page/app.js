@@ -73,6 +73,18 @@ function bubble(role) {
   return { node, content };
 }
 
+/** Where a model's thoughts are shown, folded, before its answer. They are text, never markup. */
+function thoughts(node, content) {
+  const details = document.createElement("details");
+  details.className = "thoughts";
+  const summary = document.createElement("summary");
+  summary.textContent = "Thoughts";
+  const text = document.createElement("div");
+  details.append(summary, text);
+  node.insertBefore(details, content);
+  return text;
+}
+
 function atBottom() {
   const chat = $("chat");
   return chat.scrollHeight - chat.scrollTop - chat.clientHeight < 60;
@@ -121,12 +133,18 @@ async function answer() {
   busy(true);
   toBottom();
   let text = "";
+  let thought = "";
+  let thinking = null;
   let drawn = false;
   let speed = null;
   const draw = () => {
     drawn = false;
     const follow = atBottom();
     content.replaceChildren(render(text));
+    if (thought) {
+      thinking ??= thoughts(node, content);
+      thinking.textContent = thought;
+    }
     if (follow) toBottom();
   };
   try {
@@ -140,9 +158,10 @@ async function answer() {
       if (data === "[DONE]") break;
       const chunk = JSON.parse(data);
       if (chunk.error) throw new Error(chunk.error.message);
-      const piece = chunk.choices?.[0]?.delta?.content;
-      if (piece) {
-        text += piece;
+      const delta = chunk.choices?.[0]?.delta;
+      if (delta?.content || delta?.reasoning_content) {
+        text += delta.content ?? "";
+        thought += delta.reasoning_content ?? "";
         last = performance.now();
         first ??= last;
         if (!drawn) {

@@ -11,7 +11,7 @@ use trelliq_config::ConfigCell;
 use trelliq_format::ModelSource;
 use trelliq_model::{LoadOptions, Model, RuntimeOptions, Tokenizer};
 use trelliq_server::ServedModel;
-use trelliq_server::api::{App, Limits};
+use trelliq_server::api::{App, Limits, ReasoningFormat};
 use trelliq_server::engine::{Engine, EngineOptions};
 use trelliq_server::metrics::{EngineMetrics, ServerMetrics};
 use trelliq_server::store::{MemoryStore, StoreLimits, SystemClock};
@@ -58,6 +58,7 @@ pub fn app_of(
         limits: Limits::default(),
         api_key: None,
         host_names: Vec::new(),
+        reasoning: ReasoningFormat::default(),
         created: 1,
     };
     change(&mut app);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use trelliq_config::{Config, ConfigCell};
 use trelliq_model::runtime::runtime_options;
 use trelliq_server::ServedModel;
-use trelliq_server::api::{App, Limits, unix_time};
+use trelliq_server::api::{App, Limits, ReasoningFormat, unix_time};
 use trelliq_server::engine::{Engine, EngineOptions, KvBudget, KvPlan, available_memory};
 use trelliq_server::http::{Bound, serve};
 use trelliq_server::metrics::{EngineMetrics, ServerMetrics};
@@ -46,6 +46,11 @@ pub struct Args {
     /// the model's own, plain text where it has none]
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
+
+    /// Where a model's thoughts before its answer go: deepseek gives them to clients as
+    /// `reasoning_content`, none leaves them in the text
+    #[arg(long, value_name = "FORMAT", default_value = "deepseek")]
+    reasoning_format: Reasoning,
 
     /// Clients must send this as a bearer token
     #[arg(long, value_name = "KEY", env = "TRELLIQ_API_KEY", hide_env_values = true)]
@@ -105,6 +110,13 @@ pub struct Args {
 
     #[command(flatten)]
     numeric: Numeric,
+}
+
+/// The formats of llama.cpp's option of this name that are known here.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Reasoning {
+    Deepseek,
+    None,
 }
 
 const AFTER_HELP: &str = concat!(
@@ -272,6 +284,10 @@ impl Args {
             },
             api_key: self.api_key.clone(),
             host_names: self.host_names(address.ip()),
+            reasoning: match self.reasoning_format {
+                Reasoning::Deepseek => ReasoningFormat::DeepSeek,
+                Reasoning::None => ReasoningFormat::None,
+            },
             created: unix_time(),
         })
     }

@@ -10,9 +10,10 @@ use super::answer::{Usage, next_event, stream_response};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::params::{Format, Params, constraint};
+use super::parts::{Part, PartReader};
 use super::prompt::{chat_prompt, read_messages};
 use super::state::{App, unix_time};
-use super::tools::{CallFinder, Tool, ToolChoice};
+use super::tools::{Tool, ToolChoice};
 use super::{json_response, new_id, off_thread, read_json};
 use crate::engine::{Event, Finish};
 use crate::store::Entry;
@@ -35,7 +36,8 @@ struct Pending {
     response: Value,
     id: String,
     input: Vec<Value>,
-    tools: Vec<Tool>,
+    /// `None` once the answer has ended.
+    reader: Option<PartReader>,
     store: bool,
     stream: bool,
     usage: Usage,
@@ -107,17 +109,19 @@ fn submit(app: Arc<App>, body: &Value, resolved: Resolved) -> Result<Pending, Ap
         tools.clear();
     }
     let prompt = chat_prompt(&app.served, messages, &tools)?;
-    let usage = Usage { prompt: prompt.len(), ..Usage::default() };
+    let usage = Usage { prompt: prompt.tokens.len(), ..Usage::default() };
     let id = new_id("resp_")?;
     let response = skeleton(&app, &fields, &id, &resolved)?;
     let store = fields.boolean("store")?.unwrap_or(true);
     let stream = params.stream;
-    let mut request = params.request(&app, prompt, 0, None, constraint)?;
+    let thinking = prompt.thinking && constraint.is_none();
+    let reader = PartReader::new(app.reasoning, thinking, &tools);
+    let mut request = params.request(&app, prompt.tokens, 0, None, constraint)?;
     request.stop.extend(app.served.chat_stop());
     request.choices.truncate(1);
     let events = app.engine.submit(request)?;
     let input = resolved.input;
-    Ok(Pending { app, response, id, input, tools, store, stream, usage, events })
+    Ok(Pending { app, response, id, input, reader: Some(reader), store, stream, usage, events })
 }
 
 /// The response before any output: what was asked for, said again.
@@ -151,22 +155,33 @@ fn skeleton(app: &App, fields: &Fields, id: &str, resolved: &Resolved) -> Result
     }))
 }
 
-fn usage_json(usage: Usage) -> Value {
+fn usage_json(usage: Usage, reasoning: usize) -> Value {
     json!({
         "input_tokens": usage.prompt,
         "input_tokens_details": { "cached_tokens": usage.cached },
         "output_tokens": usage.completion,
-        "output_tokens_details": { "reasoning_tokens": 0 },
+        "output_tokens_details": { "reasoning_tokens": reasoning },
         "total_tokens": usage.prompt + usage.completion,
     })
 }
 
 impl Pending {
+    fn read(&mut self, text: &str) -> Vec<Part> {
+        self.reader.as_mut().map(|reader| reader.push(text)).unwrap_or_default()
+    }
+
+    /// What was held back, when nothing follows.
+    fn rest(&mut self) -> Vec<Part> {
+        self.reader.take().map(PartReader::finish).unwrap_or_default()
+    }
+
     /// Takes the end of the answer into the response, which it then is.
-    fn complete(&mut self, finish: Finish, items: Vec<Value>) {
+    fn complete(&mut self, finish: Finish, output: Output) {
+        let tokenizer = &self.app.served.tokenizer;
+        let reasoning = tokenizer.encode(&output.reasoning, false).map_or(0, |t| t.len());
         let response = &mut self.response;
-        response["output"] = Value::Array(items);
-        response["usage"] = usage_json(self.usage);
+        response["output"] = Value::Array(output.items);
+        response["usage"] = usage_json(self.usage, reasoning.min(self.usage.completion));
         response["status"] = json!("completed");
         if finish == Finish::Length {
             response["status"] = json!("incomplete");
@@ -198,14 +213,13 @@ fn status_of(finish: Finish) -> &'static str {
 }
 
 async fn answer(mut pending: Pending) -> Result<Response, ApiError> {
-    let mut finder = CallFinder::new(&pending.tools);
     let mut output = Output::default();
     let finish = loop {
         let event = next_event(&mut pending.events).await?;
         pending.usage.note(&event);
         match event {
             Event::Text { text, .. } => {
-                for part in finder.push(&text) {
+                for part in pending.read(&text) {
                     output.push(part)?;
                 }
             }
@@ -213,11 +227,11 @@ async fn answer(mut pending: Pending) -> Result<Response, ApiError> {
             Event::Started { .. } | Event::Failed(_) => {}
         }
     };
-    for part in finder.finish() {
+    for part in pending.rest() {
         output.push(part)?;
     }
     output.close(status_of(finish));
-    pending.complete(finish, output.items);
+    pending.complete(finish, output);
     pending.keep().await?;
     Ok(json_response(StatusCode::OK, &pending.response))
 }
@@ -242,7 +256,6 @@ impl Numbered {
 fn stream(mut pending: Pending) -> Response {
     stream_response(try_stream! {
         let mut numbered = Numbered::default();
-        let mut finder = CallFinder::new(&pending.tools);
         let mut output = Output::default();
         yield numbered.of_response("response.created", &pending.response);
         yield numbered.of_response("response.in_progress", &pending.response);
@@ -257,7 +270,7 @@ fn stream(mut pending: Pending) -> Response {
             pending.usage.note(&event);
             match event {
                 Event::Text { text, .. } => {
-                    for part in finder.push(&text) {
+                    for part in pending.read(&text) {
                         for event in output.push(part)? {
                             yield numbered.event(event);
                         }
@@ -267,7 +280,7 @@ fn stream(mut pending: Pending) -> Response {
                 Event::Started { .. } | Event::Failed(_) => {}
             }
         };
-        for part in finder.finish() {
+        for part in pending.rest() {
             for event in output.push(part)? {
                 yield numbered.event(event);
             }
@@ -275,7 +288,7 @@ fn stream(mut pending: Pending) -> Response {
         for event in output.close(status_of(finish)) {
             yield numbered.event(event);
         }
-        pending.complete(finish, output.items);
+        pending.complete(finish, output);
         pending.keep().await?;
         let kind = format!("response.{}", status_of(finish));
         yield numbered.of_response(&kind, &pending.response);
