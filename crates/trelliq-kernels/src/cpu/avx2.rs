@@ -2,6 +2,7 @@
 
 use super::lanes::{LANES, Lanes};
 use super::simd::{Floats, Simd};
+use super::sums::{FLOAT_BITS, FLOAT_CENTRE};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
@@ -39,6 +40,18 @@ unsafe fn quad(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> __m256i {
         let a = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
         let c = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
         _mm256_add_epi32(_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c))
+    }
+}
+
+/// As [`quad`].
+#[inline(always)]
+unsafe fn quad_f32(a: __m256, b: __m256, c: __m256, d: __m256) -> __m256 {
+    // SAFETY: as the caller says, there is AVX2.
+    unsafe {
+        let a = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        let c = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+        let low = _mm256_shuffle_ps::<0x44>(a, c);
+        _mm256_add_ps(low, _mm256_shuffle_ps::<0xEE>(a, c))
     }
 }
 
@@ -186,7 +199,44 @@ impl Simd for Avx2 {
 // SAFETY (all blocks here): as above.
 impl Floats for Avx2 {
     type F = __m256;
-    const WIDTH: usize = 8;
+
+    #[inline(always)]
+    fn low_floats(self, sums: __m256i) -> __m256 {
+        unsafe {
+            let bits = _mm256_blend_epi16::<HIGH>(sums, self.splat32(FLOAT_BITS));
+            _mm256_sub_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(FLOAT_CENTRE))
+        }
+    }
+
+    #[inline(always)]
+    fn high_floats(self, sums: __m256i) -> __m256 {
+        unsafe {
+            let bits = _mm256_or_si256(_mm256_srli_epi32::<16>(sums), self.splat32(FLOAT_BITS));
+            _mm256_sub_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(FLOAT_CENTRE))
+        }
+    }
+
+    #[inline(always)]
+    fn splat_f32(self, value: f32) -> __m256 {
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn store_f32(self, value: __m256, to: &mut [f32]) {
+        unsafe { _mm256_storeu_ps(to[..8].as_mut_ptr(), value) }
+    }
+
+    #[inline(always)]
+    fn fold_floats(self, v: &[__m256; 16], out: &mut [f32; 16]) {
+        unsafe {
+            for (v, out) in v.as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<8>().0) {
+                let (a, b) = (quad_f32(v[0], v[1], v[2], v[3]), quad_f32(v[4], v[5], v[6], v[7]));
+                let low = _mm256_permute2f128_ps::<0x20>(a, b);
+                let sums = _mm256_add_ps(low, _mm256_permute2f128_ps::<0x31>(a, b));
+                _mm256_storeu_ps(out.as_mut_ptr(), sums);
+            }
+        }
+    }
 
     #[inline(always)]
     fn zero(self) -> __m256 {

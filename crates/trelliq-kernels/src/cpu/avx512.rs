@@ -2,6 +2,7 @@
 
 use super::lanes::{LANES, Lanes};
 use super::simd::{Floats, Simd};
+use super::sums::{FLOAT_BITS, FLOAT_CENTRE};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
@@ -209,7 +210,33 @@ impl<const NEW: bool> Simd for Avx512<NEW> {
 // SAFETY (all blocks here): as above.
 impl<const NEW: bool> Floats for Avx512<NEW> {
     type F = __m512;
-    const WIDTH: usize = 16;
+
+    #[inline(always)]
+    fn low_floats(self, sums: __m512i) -> __m512 {
+        unsafe {
+            let low = _mm512_and_si512(sums, self.splat32(0xFFFF));
+            let bits = _mm512_or_si512(low, self.splat32(FLOAT_BITS));
+            _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(FLOAT_CENTRE))
+        }
+    }
+
+    #[inline(always)]
+    fn high_floats(self, sums: __m512i) -> __m512 {
+        unsafe {
+            let bits = _mm512_or_si512(_mm512_srli_epi32::<16>(sums), self.splat32(FLOAT_BITS));
+            _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(FLOAT_CENTRE))
+        }
+    }
+
+    #[inline(always)]
+    fn splat_f32(self, value: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn store_f32(self, value: __m512, to: &mut [f32]) {
+        unsafe { _mm512_storeu_ps(to[..16].as_mut_ptr(), value) }
+    }
 
     #[inline(always)]
     fn zero(self) -> __m512 {

@@ -50,6 +50,8 @@ macro_rules! positions {
     (@ $i:ident $body:expr; $($n:literal)*) => { $( { const $i: usize = $n; $body; } )* };
 }
 
+pub(super) use positions;
+
 /// `sums[vector][i] <- ` the byte sums of `group`.
 #[inline(always)]
 pub(super) fn decode<S: Simd, const K: usize, const WIDE: bool>(

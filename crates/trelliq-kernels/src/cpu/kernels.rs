@@ -3,10 +3,11 @@
 use super::Isa;
 use super::decode::{self, DecodeAnyFn, DecodeFn, OneMad, States, Table, ThreeInst};
 use super::dense::{self, DenseRows};
+use super::float_kernels;
 use super::generic::{self, Quants, Weighing};
 use super::int_kernels::{self, GroupWords, Sums};
 use super::lanes::{LANES, Lanes, Run};
-use super::quantized::Quantized;
+use super::quantized::{Grouped, Quantized};
 use super::simd;
 use trelliq_codec::{Code, Trellis};
 
@@ -17,6 +18,9 @@ type IntDecodeFn = unsafe fn(GroupWords<'_>, &mut Sums);
 type IntScatterFn = unsafe fn(&Sums, &Quantized<'_>, usize, &mut [f32], usize);
 type IntReduceFn =
     unsafe fn(&Sums, usize, &Quantized<'_>, usize, &mut [Lanes<u32>], &mut [Lanes<f32>]);
+
+type FloatScatterFn = unsafe fn(&Sums, &Grouped<'_>, usize, &mut [f32], usize);
+type FloatReduceFn = unsafe fn(&Sums, usize, &Grouped<'_>, usize, &mut [Lanes<f32>]);
 
 /// Most groups of sixteen rows that one pass of [`Kernels::scatter`] takes.
 pub(super) const SCATTER_GROUPS: usize = 4;
@@ -40,6 +44,8 @@ pub(super) struct Kernels {
     int_decode: [[IntDecodeFn; 8]; 2],
     int_scatter: IntScatterFn,
     int_reduce: IntReduceFn,
+    float_scatter: FloatScatterFn,
+    float_reduce: FloatReduceFn,
     dense_rows: unsafe fn(DenseRows<'_>, &[f32], usize, &mut [f32]),
     dot_bytes: unsafe fn(Quants<'_>, &[f32], &[f32]) -> f32,
     hadamard: unsafe fn(&mut [f32], usize),
@@ -129,6 +135,32 @@ impl Kernels {
     ) {
         // SAFETY: see the impl.
         unsafe { (self.int_reduce)(sums, count, x, first, acc, totals) }
+    }
+
+    /// See [`float_kernels::scatter`].
+    pub fn float_scatter(
+        &self,
+        sums: &Sums,
+        x: &Grouped<'_>,
+        group: usize,
+        out: &mut [f32],
+        pitch: usize,
+    ) {
+        // SAFETY: see the impl.
+        unsafe { (self.float_scatter)(sums, x, group, out, pitch) }
+    }
+
+    /// See [`float_kernels::reduce`].
+    pub fn float_reduce(
+        &self,
+        sums: &Sums,
+        count: usize,
+        x: &Grouped<'_>,
+        first: usize,
+        totals: &mut [Lanes<f32>],
+    ) {
+        // SAFETY: see the impl.
+        unsafe { (self.float_reduce)(sums, count, x, first, totals) }
     }
 
     pub fn transpose(&self, rows: &[&[u32]; LANES], out: &mut [Lanes<u32>]) {
@@ -306,6 +338,28 @@ macro_rules! compile {
                 int_kernels::reduce($simd, sums, count, x, first, acc, totals);
             }
 
+            $(#[target_feature(enable = $features)])?
+            fn float_scatter(
+                sums: &Sums,
+                x: &Grouped<'_>,
+                group: usize,
+                out: &mut [f32],
+                pitch: usize,
+            ) {
+                float_kernels::scatter($simd, sums, x, group, out, pitch);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            fn float_reduce(
+                sums: &Sums,
+                count: usize,
+                x: &Grouped<'_>,
+                first: usize,
+                totals: &mut [Lanes<f32>],
+            ) {
+                float_kernels::reduce($simd, sums, count, x, first, totals);
+            }
+
             macro_rules! every_k {
                 ($decoder:ty) => {
                     [
@@ -329,6 +383,8 @@ macro_rules! compile {
                 ],
                 int_scatter,
                 int_reduce,
+                float_scatter,
+                float_reduce,
                 decode: [
                     every_k!(OneMad<12>),
                     every_k!(OneMad<16>),

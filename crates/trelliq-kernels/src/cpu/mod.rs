@@ -4,12 +4,13 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod byte_sums;
 mod decode;
 mod dense;
 mod expand;
+mod float_kernels;
 mod gemm;
 mod generic;
-mod int;
 mod int_kernels;
 mod isa;
 mod job;
@@ -35,11 +36,11 @@ pub(crate) use quantized::Quants16;
 pub(crate) use repacked::{Repacked, bytes as repacked_bytes};
 
 use crate::options::{Operand, Work, sized};
-use crate::{Activation, Axis, KernelOptions, Numerics, PackedMatrix};
+use crate::{Activation, Activations, Axis, KernelOptions, Numerics, PackedMatrix};
 use job::Job;
 use kernels::kernels;
 use plan::{Method, Plan};
-use quantized::Quantized;
+use quantized::Input;
 use rayon::prelude::*;
 use reader::Reader;
 use std::ops::Range;
@@ -53,8 +54,8 @@ struct Product<'a> {
     numerics: Numerics,
     /// The expanded matrix, `[out, in]`, where the plan says so.
     dense: &'a [f32],
-    /// x in 16 bits, where the plan says so.
-    quantized: Option<Quantized<'a>>,
+    /// x as byte sums are multiplied by it, where the plan says so.
+    input: Option<Input<'a>>,
 }
 
 impl<'a> Product<'a> {
@@ -68,17 +69,22 @@ impl<'a> Product<'a> {
         let Operand { dense, quants } = memory;
         let reader = Reader::new(matrix, kernels(options.isa));
         let plan = Plan::new(matrix, m, options);
-        let quantized = (plan.method == Method::Int).then(|| match matrix.axis() {
-            Axis::In => quants.quantize(x, m, |_| 1.0),
-            Axis::Out => quants.quantize(x, m, |row| reader.factor(row)),
-        });
+        let factor = |row| match matrix.axis() {
+            Axis::In => 1.0,
+            Axis::Out => reader.factor(row),
+        };
+        let input = match plan.method {
+            Method::Sums(Activations::F32) => Some(Input::F32(quants.arrange(x, m, factor))),
+            Method::Sums(_) => Some(Input::Int(quants.quantize(x, m, factor))),
+            _ => None,
+        };
         let mut expanded = &[][..];
         if plan.method == Method::Expand {
             let dense = sized(dense, matrix.in_features() * matrix.out_features());
             expand::expand(&reader, 0..matrix.out_features(), options.numerics, dense);
             expanded = dense;
         }
-        Self { reader, x, m, plan, numerics: options.numerics, dense: expanded, quantized }
+        Self { reader, x, m, plan, numerics: options.numerics, dense: expanded, input }
     }
 
     fn outputs(&self) -> usize {
@@ -94,12 +100,19 @@ impl<'a> Product<'a> {
     fn partial(&self, outputs: Range<usize>, chunk: usize, job: &mut Job, out: &mut [f32]) {
         let Self { reader, x, m, numerics, .. } = self;
         let t = reader.block_len();
-        if let Some(x) = &self.quantized {
+        if let Some(x) = &self.input {
             return match reader.matrix.axis() {
-                Axis::In => int::reduce(reader, x, outputs, job, out),
+                Axis::In => byte_sums::reduce(reader, x, outputs, job, out),
                 Axis::Out => {
                     let blocks = outputs.start / t..outputs.end / t;
-                    int::scatter(reader, x, self.plan.chunks[chunk].clone(), blocks, job, out);
+                    byte_sums::scatter(
+                        reader,
+                        x,
+                        self.plan.chunks[chunk].clone(),
+                        blocks,
+                        job,
+                        out,
+                    );
                 }
             };
         }

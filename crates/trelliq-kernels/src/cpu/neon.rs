@@ -5,6 +5,7 @@
 
 use super::lanes::{LANES, Lanes};
 use super::simd::{Floats, Portable, Simd};
+use super::sums::{FLOAT_BITS, FLOAT_CENTRE};
 use half::{bf16, f16};
 use std::arch::aarch64::*;
 
@@ -166,7 +167,34 @@ impl Simd for Neon {
 // SAFETY (all blocks here): as above.
 impl Floats for Neon {
     type F = float32x4_t;
-    const WIDTH: usize = 4;
+
+    #[inline(always)]
+    fn low_floats(self, sums: uint16x8_t) -> float32x4_t {
+        unsafe {
+            let low = vandq_u32(vreinterpretq_u32_u16(sums), vdupq_n_u32(0xFFFF));
+            let bits = vorrq_u32(low, vdupq_n_u32(FLOAT_BITS));
+            vsubq_f32(vreinterpretq_f32_u32(bits), vdupq_n_f32(FLOAT_CENTRE))
+        }
+    }
+
+    #[inline(always)]
+    fn high_floats(self, sums: uint16x8_t) -> float32x4_t {
+        unsafe {
+            let high = vshrq_n_u32::<16>(vreinterpretq_u32_u16(sums));
+            let bits = vorrq_u32(high, vdupq_n_u32(FLOAT_BITS));
+            vsubq_f32(vreinterpretq_f32_u32(bits), vdupq_n_f32(FLOAT_CENTRE))
+        }
+    }
+
+    #[inline(always)]
+    fn splat_f32(self, value: f32) -> float32x4_t {
+        unsafe { vdupq_n_f32(value) }
+    }
+
+    #[inline(always)]
+    fn store_f32(self, value: float32x4_t, to: &mut [f32]) {
+        unsafe { vst1q_f32(to[..4].as_mut_ptr(), value) }
+    }
 
     #[inline(always)]
     fn zero(self) -> float32x4_t {

@@ -4,7 +4,7 @@
 use super::lanes::LANES;
 use super::quantized::GROUP;
 use super::reader::Reader;
-use crate::{Activations, Axis, KernelOptions, Numerics, PackedMatrix};
+use crate::{Activations, Axis, Isa, KernelOptions, Numerics, PackedMatrix};
 use std::ops::Range;
 
 /// Which kernel multiplies.
@@ -12,8 +12,8 @@ use std::ops::Range;
 pub(super) enum Method {
     /// Weights are decoded into registers' reach and used for all rows of x: reduce or scatter.
     Decode,
-    /// The same on integers.
-    Int,
+    /// The same by way of byte sums (`byte_sums.rs`), in integers or in f32.
+    Sums(Activations),
     /// Tiles are decoded for a matrix multiply.
     Prefill,
     /// The tensor is decoded for a matrix multiply.
@@ -27,10 +27,10 @@ const TILE_OUTPUTS: usize = 128;
 /// Stored rows that a scatter job adds up at least, and most parts that the rows are split into.
 const CHUNK_ROWS: usize = 192;
 const MAX_CHUNKS: usize = 8;
-/// Weights of a job of the integer scatter, where there are as many, and most parts that the rows are
+/// Weights of a job of the scatter of byte sums, where there are as many, and most parts that the rows are
 /// split into: long pieces of few rows, because rows lie one after another in memory.
-const INT_JOB_WEIGHTS: usize = 128 << 10;
-const INT_CHUNKS: usize = 16;
+const SUMS_JOB_WEIGHTS: usize = 128 << 10;
+const SUMS_CHUNKS: usize = 16;
 /// Multiply-adds below which threads cost more than they give.
 const SERIAL_WORK: usize = 48 << 10;
 
@@ -51,10 +51,12 @@ impl Plan {
         let method = method(matrix, m, options);
         let t = matrix.trellis().block_len();
         let tile = match (method, matrix.axis()) {
-            (Method::Decode | Method::Int, Axis::In) => {
+            (Method::Decode | Method::Sums(_), Axis::In) => {
                 (JOB_WEIGHTS / inputs).next_multiple_of(LANES).max(LANES)
             }
-            (Method::Int, Axis::Out) => (INT_JOB_WEIGHTS / int_chunk(inputs)).next_multiple_of(t),
+            (Method::Sums(_), Axis::Out) => {
+                (SUMS_JOB_WEIGHTS / sums_chunk(inputs)).next_multiple_of(t)
+            }
             (Method::Expand, _) | (_, Axis::In) => TILE_OUTPUTS,
             (_, Axis::Out) => TILE_OUTPUTS.div_ceil(t) * t,
         };
@@ -63,7 +65,7 @@ impl Plan {
                 let parts = (inputs / CHUNK_ROWS).clamp(1, MAX_CHUNKS);
                 inputs.div_ceil(parts).next_multiple_of(4 * LANES)
             }
-            (Method::Int, Axis::Out) => int_chunk(inputs),
+            (Method::Sums(_), Axis::Out) => sums_chunk(inputs),
             _ => inputs.max(1),
         };
         let chunks =
@@ -73,9 +75,17 @@ impl Plan {
     }
 }
 
-/// Stored rows of a job of the integer scatter, whole groups of activations.
-fn int_chunk(inputs: usize) -> usize {
-    GROUP * inputs.div_ceil(GROUP * INT_CHUNKS).max(1)
+/// Stored rows of a job of the scatter of byte sums, whole groups of activations.
+fn sums_chunk(inputs: usize) -> usize {
+    GROUP * inputs.div_ceil(GROUP * SUMS_CHUNKS).max(1)
+}
+
+/// What byte sums are multiplied by, `None` where they are slower than floats from the start.
+fn on_sums(options: &KernelOptions) -> Option<Activations> {
+    match options.activations.on(options.isa) {
+        Activations::F32 if !Isa::chosen(options.isa).has_integer_products() => None,
+        activations => Some(activations),
+    }
 }
 
 fn method(matrix: &PackedMatrix, m: usize, options: &KernelOptions) -> Method {
@@ -85,11 +95,11 @@ fn method(matrix: &PackedMatrix, m: usize, options: &KernelOptions) -> Method {
         Method::Expand
     } else if m >= prefill_from.min(options.expand_from) {
         Method::Prefill
-    } else if options.activations.on(options.isa) == Activations::Int
-        && options.numerics == Numerics::Fast
+    } else if options.numerics == Numerics::Fast
         && Reader::has_int(matrix)
+        && let Some(activations) = on_sums(options)
     {
-        Method::Int
+        Method::Sums(activations)
     } else {
         Method::Decode
     }

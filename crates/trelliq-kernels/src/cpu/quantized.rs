@@ -23,6 +23,7 @@ const LARGEST: f32 = 32767.0;
 #[derive(Debug, Default)]
 pub(crate) struct Quants16 {
     vectors: Vec<Lanes<u32>>,
+    floats: Vec<[Lanes<f32>; 2]>,
     scales: Vec<f32>,
     sums: Vec<i32>,
 }
@@ -56,7 +57,74 @@ impl Quantized<'_> {
     }
 }
 
+/// Rows of x in f32, in the arrangement of [`Quantized`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grouped<'a> {
+    /// Rows of x.
+    pub m: usize,
+    /// Vectors of a row.
+    pub per_row: usize,
+    /// The elements 0..16 and 16..32 of every 32, `[m, per_row]`; 0 past the last.
+    vectors: &'a [[Lanes<f32>; 2]],
+}
+
+impl<'a> Grouped<'a> {
+    /// The vectors of row `m` from vector `first` on, at most `count`.
+    pub fn vectors(&self, m: usize, first: usize, count: usize) -> &'a [[Lanes<f32>; 2]] {
+        let row = &self.vectors[m * self.per_row..(m + 1) * self.per_row];
+        &row[first..self.per_row.min(first + count)]
+    }
+}
+
+/// What byte sums are multiplied by.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Input<'a> {
+    Int(Quantized<'a>),
+    F32(Grouped<'a>),
+}
+
+impl Input<'_> {
+    /// Rows of x.
+    pub fn m(&self) -> usize {
+        match self {
+            Self::Int(x) => x.m,
+            Self::F32(x) => x.m,
+        }
+    }
+
+    /// Vectors of group `group`.
+    pub fn group_vectors(&self, group: usize) -> usize {
+        let per_row = match self {
+            Self::Int(x) => x.per_row,
+            Self::F32(x) => x.per_row,
+        };
+        GROUP_VECTORS.min(per_row - group * GROUP_VECTORS)
+    }
+}
+
 impl Quants16 {
+    /// Arranges `factor(i) * x[m, i]` for the `m` rows of `x`.
+    pub(super) fn arrange(
+        &mut self,
+        x: &[f32],
+        m: usize,
+        factor: impl Fn(usize) -> f32,
+    ) -> Grouped<'_> {
+        let inputs = x.len() / m;
+        let per_row = inputs.div_ceil(RUN);
+        let vectors = sized_with(&mut self.floats, m * per_row, [Lanes::ZERO; 2]);
+        for (x, vectors) in x.chunks_exact(inputs).zip(vectors.chunks_exact_mut(per_row)) {
+            let pieces = x.chunks(LANES).chain(std::iter::repeat(&[][..])).enumerate();
+            for ((index, x), lanes) in pieces.zip(vectors.as_flattened_mut()) {
+                *lanes = Lanes::ZERO;
+                for (i, (lane, x)) in lanes.0.iter_mut().zip(x).enumerate() {
+                    *lane = x * factor(index * LANES + i);
+                }
+            }
+        }
+        Grouped { m, per_row, vectors }
+    }
+
     /// Quantizes `factor(i) * x[m, i]` for the `m` rows of `x`.
     pub(super) fn quantize(
         &mut self,

@@ -4,6 +4,7 @@
 //! [`Simd::PARTS`] vectors. Operations are exact, so kernels give one result on all instruction sets.
 
 use super::lanes::{LANES, Lanes};
+use super::sums::CENTRE;
 use half::{bf16, f16};
 
 /// An instruction set. A value is the proof that the machine has it, so methods are safe.
@@ -53,10 +54,18 @@ pub(super) trait Simd: Copy {
 }
 
 /// The vectors of f32 of an instruction set. Slices have [`Floats::WIDTH`] elements.
-pub(super) trait Floats: Copy {
+pub(super) trait Floats: Simd {
     type F: Copy;
 
-    const WIDTH: usize;
+    /// A float for each lane.
+    const WIDTH: usize = Self::LANES;
+
+    /// The low halves of byte sums, less [`CENTRE`], as floats.
+    fn low_floats(self, sums: Self::V) -> Self::F;
+    /// The same of the high halves.
+    fn high_floats(self, sums: Self::V) -> Self::F;
+    fn splat_f32(self, value: f32) -> Self::F;
+    fn store_f32(self, value: Self::F, to: &mut [f32]);
 
     fn zero(self) -> Self::F;
     fn load_f32(self, from: &[f32]) -> Self::F;
@@ -66,6 +75,14 @@ pub(super) trait Floats: Copy {
     /// `a * b + c`.
     fn multiply_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     fn sum(self, a: Self::F) -> f32;
+
+    /// `out[i] = ` the sum of the lanes of `vectors[i]`.
+    #[inline(always)]
+    fn fold_floats(self, vectors: &[Self::F; 16], out: &mut [f32; 16]) {
+        for (out, v) in out.iter_mut().zip(vectors) {
+            *out = self.sum(*v);
+        }
+    }
 }
 
 /// Words of sixteen rows to lanes: `out[w][lane] = rows[lane][w]`.
@@ -250,7 +267,26 @@ fn widen(half: u16) -> f32 {
 
 impl Floats for Portable {
     type F = [f32; 4];
-    const WIDTH: usize = 4;
+
+    #[inline(always)]
+    fn low_floats(self, sums: Halves) -> [f32; 4] {
+        words(sums).map(|lane| ((lane & 0xFFFF) as i32 - CENTRE) as f32)
+    }
+
+    #[inline(always)]
+    fn high_floats(self, sums: Halves) -> [f32; 4] {
+        words(sums).map(|lane| ((lane >> 16) as i32 - CENTRE) as f32)
+    }
+
+    #[inline(always)]
+    fn splat_f32(self, value: f32) -> [f32; 4] {
+        [value; 4]
+    }
+
+    #[inline(always)]
+    fn store_f32(self, value: [f32; 4], to: &mut [f32]) {
+        to[..4].copy_from_slice(&value);
+    }
 
     #[inline(always)]
     fn zero(self) -> [f32; 4] {

@@ -36,6 +36,11 @@ const _: () = assert!((1 << 15) - 1 + D_LOW as u32 <= u16::MAX as u32);
 /// What is subtracted from a byte sum.
 pub(super) const CENTRE: i32 = 510;
 
+/// The bits of 2^23: with a byte sum in the low half, those of 2^23 + the sum. [`FLOAT_CENTRE`] taken
+/// away leaves the sum less [`CENTRE`], with no conversion.
+pub(super) const FLOAT_BITS: u32 = 0x4B00_0000;
+pub(super) const FLOAT_CENTRE: f32 = 8_388_608.0 + CENTRE as f32;
+
 /// State bits up to which most windows lie in one 16-bit word.
 const NARROW: u32 = 12;
 

@@ -1,9 +1,10 @@
-//! Products of `1mad` weights and 16-bit activations (`quantized.rs`), for blocks of whole runs.
+//! Products of `1mad` weights by their byte sums, for blocks of whole runs: with activations in 16 bits
+//! (`int_kernels.rs`) or in f32 (`float_kernels.rs`).
 
 use super::int_kernels::{HALF, Sums, Weights, ZERO_SUMS};
 use super::job::Job;
 use super::lanes::{LANES, Lanes, RUN};
-use super::quantized::{GROUP, GROUP_VECTORS, Quantized};
+use super::quantized::{GROUP, GROUP_VECTORS, Input};
 use super::reader::{Reader, groups};
 use crate::options::{sized, sized_with};
 use std::ops::Range;
@@ -12,7 +13,7 @@ use std::ops::Range;
 /// coded blocks `blocks`, `[m, blocks * T]`. The scales of rows are in `x`.
 pub(super) fn scatter(
     reader: &Reader<'_>,
-    x: &Quantized<'_>,
+    x: &Input<'_>,
     rows: Range<usize>,
     blocks: Range<usize>,
     job: &mut Job,
@@ -25,7 +26,7 @@ pub(super) fn scatter(
     let sums = &mut { ZERO_SUMS };
     for start in rows.clone().step_by(GROUP) {
         let group = start / GROUP;
-        let vectors = x.group(0, group).len();
+        let vectors = x.group_vectors(group);
         for block in blocks.clone() {
             let words = reader.load(start, 2 * vectors, block, &mut job.words);
             // What comes after this block is asked for little by little, as it is computed with.
@@ -42,7 +43,11 @@ pub(super) fn scatter(
                 let words = &words[reader.run_word(run)..];
                 reader.byte_sums(words, loaded, Weights::Rows { half }, vectors, sums);
                 let column = (block - blocks.start) * t + run * RUN + half * HALF;
-                reader.kernels.int_scatter(sums, x, group, &mut out[column..], pitch);
+                let out = &mut out[column..];
+                match x {
+                    Input::Int(x) => reader.kernels.int_scatter(sums, x, group, out, pitch),
+                    Input::F32(x) => reader.kernels.float_scatter(sums, x, group, out, pitch),
+                }
             }
         }
     }
@@ -51,13 +56,13 @@ pub(super) fn scatter(
 /// Coded along the inputs: `out <- x What^T` for the outputs `rows`, `[m, rows]`.
 pub(super) fn reduce(
     reader: &Reader<'_>,
-    x: &Quantized<'_>,
+    x: &Input<'_>,
     rows: Range<usize>,
     job: &mut Job,
     out: &mut [f32],
 ) {
-    let totals = sized(&mut job.acc, x.m);
-    let acc = sized_with(&mut job.int_acc, x.m, Lanes::default());
+    let totals = sized(&mut job.acc, x.m());
+    let acc = sized_with(&mut job.int_acc, x.m(), Lanes::default());
     let sums = &mut { ZERO_SUMS };
     let count = rows.len();
     for first in groups(rows.clone()) {
@@ -84,7 +89,7 @@ pub(super) fn reduce(
 /// The runs of one loaded block, in pieces that end with a group of activations or with the block.
 fn reduce_block(
     reader: &Reader<'_>,
-    x: &Quantized<'_>,
+    x: &Input<'_>,
     block: usize,
     words: &[Lanes<u32>],
     acc: &mut [Lanes<u32>],
@@ -97,7 +102,11 @@ fn reduce_block(
         let stop = end.min((vector / GROUP_VECTORS + 1) * GROUP_VECTORS);
         let words = &words[reader.run_word(stop - 1 - start)..];
         reader.byte_sums(words, reader.bits(), Weights::Positions, stop - vector, sums);
-        reader.kernels.int_reduce(sums, stop - vector, x, vector, acc, totals);
+        let count = stop - vector;
+        match x {
+            Input::Int(x) => reader.kernels.int_reduce(sums, count, x, vector, acc, totals),
+            Input::F32(x) => reader.kernels.float_reduce(sums, count, x, vector, totals),
+        }
         vector = stop;
     }
 }
