@@ -46,13 +46,15 @@ fn scatter_rows<S: Floats, const M: usize>(
 ) {
     let x: [_; M] = std::array::from_fn(|i| x.vectors(m + i, group * GROUP_VECTORS, GROUP_VECTORS));
     let mut acc = [[simd.zero(); HALF]; M];
-    positions!(I => {
+    // A loop, not unrolled: floats of all positions would be made before the loop over rows of x, and
+    // spilled.
+    for position in 0..HALF {
         // Two chains a row, since each would wait for itself.
         let mut low = [simd.zero(); M];
         let mut high = [simd.zero(); M];
         for (vector, sums) in sums.iter().enumerate().take(x[0].len()) {
             for part in 0..S::PARTS {
-                let sums = simd.load(&sums[I], part);
+                let sums = simd.load(&sums[position], part);
                 let (even, odd) = (simd.low_floats(sums), simd.high_floats(sums));
                 let lanes = part * S::WIDTH..(part + 1) * S::WIDTH;
                 for i in 0..M {
@@ -63,9 +65,9 @@ fn scatter_rows<S: Floats, const M: usize>(
             }
         }
         for i in 0..M {
-            acc[i][I] = simd.add(low[i], high[i]);
+            acc[i][position] = simd.add(low[i], high[i]);
         }
-    });
+    }
     for (acc, out) in acc.iter().zip(out.chunks_mut(pitch)) {
         let mut totals = [0.0; HALF];
         simd.fold_floats(acc, &mut totals);
