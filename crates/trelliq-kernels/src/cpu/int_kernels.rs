@@ -126,14 +126,16 @@ fn dot_rows<S: Simd, const N: usize>(
     quants: [&Lanes<u32>; N],
 ) -> [S::V; HALF] {
     let mut acc = [simd.splat32(0); HALF];
-    // Not by parts outside: sixteen sums and the quants do not fit sixteen registers.
-    positions!(I => {
+    // Not by parts outside: sixteen sums and the quants do not fit sixteen registers. A loop, not
+    // unrolled: all byte sums would be copied to the stack before the loop over rows of x.
+    for (position, acc) in acc.iter_mut().enumerate() {
         for (quants, sums) in quants.iter().zip(sums) {
             for part in 0..S::PARTS {
-                acc[I] = simd.dot16(acc[I], simd.load(&sums[I], part), simd.load(quants, part));
+                let sums = simd.load(&sums[position], part);
+                *acc = simd.dot16(*acc, sums, simd.load(quants, part));
             }
         }
-    });
+    }
     acc
 }
 
