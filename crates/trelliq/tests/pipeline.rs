@@ -65,13 +65,15 @@ fn inspect_accounts_for_every_byte_of_the_file() {
     assert_eq!((&down["state_bits"], &down["block_len"]), (&8.into(), &192.into()));
     // Codes, an f16 scale an input, and the f16 signs of both sides.
     assert_eq!(down["bytes"].as_u64(), Some(192 * 512 * 3 / 8 + 2 * 512 + 2 * (192 + 512)));
+    // One block a row, and its first word again.
+    assert_eq!(down["repacked_bytes"].as_u64(), Some(512 * (192 * 3 / 32 + 1) * 4));
     let error = down["relative_error"].as_f64().unwrap();
     assert!(error > 0.25f64.powi(3) && error < 0.03, "{error}");
     assert_eq!(find("model.layers.0.mlp.down_proj.weight")["type"], "BF16");
     let embedding = find("model.embed_tokens");
     assert_eq!((&embedding["bits"], &embedding["axis"]), (&5.into(), &1.into()));
     let table = succeed(["inspect", &text(&model)]);
-    assert_eq!(table.lines().count(), tensors.len() + 3, "header, coded and all");
+    assert_eq!(table.lines().count(), tensors.len() + 4, "header, coded, repacked and all");
 }
 
 #[test]
