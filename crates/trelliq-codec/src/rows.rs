@@ -1,7 +1,6 @@
 //! Coding of whole rows: scale, walk, packing and refit, many rows at a time.
 
 use crate::scale::{checked_f16, row_scale};
-use crate::viterbi::Scratch;
 use crate::{BlockEncoder, CodecError, ScaleRule, Trellis, code_rms, pack_block};
 use half::f16;
 use rayon::prelude::*;
@@ -152,7 +151,7 @@ impl RowCodec {
                 job.scaled.extend(weights.iter().map(|w| w / divisor));
             }
             job.states.resize(weights.len(), 0);
-            self.blocks.encode_with(&mut job.scratch, &job.scaled, &mut job.states)?;
+            self.blocks.encode(&job.scaled, &mut job.states)?;
             for (row, out) in out.iter_mut().enumerate() {
                 let span = row * cols..(row + 1) * cols;
                 let (weights, states) = (&weights[span.clone()], &job.states[span]);
@@ -209,7 +208,6 @@ impl RowCodec {
 /// Scratch of one worker.
 #[derive(Default)]
 struct Job {
-    scratch: Scratch,
     scaled: Vec<f32>,
     states: Vec<u16>,
     scales: Vec<f16>,

@@ -4,30 +4,50 @@
 //! the `2^K` predecessors of n depends only on `n >> K`, so a step keeps one array
 //! `best[t][j] = max over m of metric(j + m 2^(L-K))` and nothing a state. No back-pointers are
 //! stored: the one path is found again from `best`, with the same arithmetic. Ties go to the
-//! smallest j, then the smallest m, on every machine.
+//! smallest j, then the smallest m, on every machine. In what follows j is the *class* of a state and m
+//! the *branch* that leads to it.
+
+mod forward;
+mod lanes;
+mod table;
+mod trace;
 
 use crate::{CodecError, Trellis};
+use forward::forward;
+use lanes::{Lanes, Portable};
+use std::cell::RefCell;
+use table::Table;
+use trace::Trace;
 
 /// Passes below which a walk is not tail-biting.
 pub const MIN_PASSES: usize = 2;
 
-/// Blocks that are coded together, sharing each load of the code's values.
-const BATCH: usize = 4;
+/// Blocks that are coded together, sharing each load of the code's values: their metrics and these
+/// values fit the first level of cache at L = 12, K >= 3.
+const BATCH: usize = 2;
 
-/// Encodes blocks of one trellis. Immutable and shared between threads; [`Scratch`] is per thread.
+/// Encodes blocks of one trellis. Immutable and shared between threads.
 #[derive(Debug, Clone)]
 pub struct BlockEncoder {
     trellis: Trellis,
     values: Vec<f32>,
+    table: Table,
     passes: usize,
 }
 
-/// Working memory of one thread: `best` of all steps of a batch, and the doubled inputs.
+/// Working memory of a pass over a batch.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
+struct Scratch {
+    /// Best metrics before the first and after every step, `[step][block][class]`.
     best: Vec<f32>,
-    expanded: Vec<f32>,
+    /// Doubled inputs, `[step][block]`.
     doubled: Vec<f32>,
+}
+
+thread_local! {
+    /// Kept, because rows are often coded one at a time: what is allocated anew must be zeroed by the
+    /// kernel first, page by page.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 /// The forced overlap at the seam of each block of a batch, or none for a free pass.
@@ -40,7 +60,9 @@ impl BlockEncoder {
         if passes < MIN_PASSES {
             return Err(CodecError::Passes(passes));
         }
-        Ok(Self { trellis, values: trellis.values(), passes })
+        let values = trellis.values();
+        let table = Table::new(&trellis, &values);
+        Ok(Self { trellis, values, table, passes })
     }
 
     pub fn trellis(&self) -> &Trellis {
@@ -55,15 +77,6 @@ impl BlockEncoder {
     /// Codes whole blocks: `x` and `states` have the same length, a multiple of T. `x` must be
     /// finite and already divided by its scale.
     pub fn encode(&self, x: &[f32], states: &mut [u16]) -> Result<(), CodecError> {
-        self.encode_with(&mut Scratch::default(), x, states)
-    }
-
-    pub(crate) fn encode_with(
-        &self,
-        scratch: &mut Scratch,
-        x: &[f32],
-        states: &mut [u16],
-    ) -> Result<(), CodecError> {
         let t = self.trellis.block_len();
         if !x.len().is_multiple_of(t) {
             return Err(CodecError::RowLen { cols: x.len(), block_len: t });
@@ -75,6 +88,12 @@ impl BlockEncoder {
                 expected: x.len(),
             });
         }
+        SCRATCH.with_borrow_mut(|scratch| self.encode_batches(scratch, x, states));
+        Ok(())
+    }
+
+    fn encode_batches(&self, scratch: &mut Scratch, x: &[f32], states: &mut [u16]) {
+        let t = self.trellis.block_len();
         let batches = x.chunks(BATCH * t).zip(states.chunks_mut(BATCH * t));
         for (x, states) in batches {
             if x.len() == BATCH * t {
@@ -85,7 +104,6 @@ impl BlockEncoder {
                 }
             }
         }
-        Ok(())
     }
 
     fn encode_batch<const N: usize>(&self, scratch: &mut Scratch, x: &[f32], states: &mut [u16]) {
@@ -105,7 +123,8 @@ impl BlockEncoder {
         }
     }
 
-    /// One Viterbi pass over N blocks, each rotated right by `shift`; `states` come back unrotated.
+    /// One Viterbi pass over N blocks, each rotated right by `shift`; `states` come back unrotated. The same
+    /// code is compiled once per instruction set, and its operations are the same, so results are equal.
     fn pass<const N: usize>(
         &self,
         scratch: &mut Scratch,
@@ -120,51 +139,71 @@ impl BlockEncoder {
             let position = (step + t - shift) % t;
             scratch.doubled.extend((0..N).map(|b| 2.0 * x[b * t + position]));
         }
-        forward::<N>(&self.trellis, &self.values, scratch, seams);
-        for block in 0..N {
-            let seam = seams.map(|s| s[block]);
-            self.trace::<N>(scratch, block, shift, seam, &mut states[block * t..(block + 1) * t]);
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
+                // SAFETY: the features that the function was compiled for were just detected.
+                return unsafe { self.pass_avx512::<N>(scratch, shift, seams, states) };
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                // SAFETY: as above.
+                return unsafe { self.pass_avx2::<N>(scratch, shift, seams, states) };
+            }
         }
+        #[cfg(target_arch = "aarch64")]
+        return self.pass_on::<_, N, 8>(lanes::neon::Neon, scratch, shift, seams, states);
+        #[cfg(not(target_arch = "aarch64"))]
+        self.pass_on::<_, N, 4>(Portable, scratch, shift, seams, states);
     }
 
-    /// Finds the best path again, last step first.
-    fn trace<const N: usize>(
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx2,fma")]
+    fn pass_avx512<const N: usize>(
         &self,
-        scratch: &Scratch,
-        block: usize,
+        scratch: &mut Scratch,
         shift: usize,
-        seam: Option<usize>,
+        seams: Seams,
+        states: &mut [u16],
+    ) {
+        // SAFETY: this function runs only where the features are.
+        let lanes = unsafe { lanes::x86::Avx512::new() };
+        self.pass_on::<_, N, 2>(lanes, scratch, shift, seams, states);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma")]
+    fn pass_avx2<const N: usize>(
+        &self,
+        scratch: &mut Scratch,
+        shift: usize,
+        seams: Seams,
+        states: &mut [u16],
+    ) {
+        // SAFETY: this function runs only where the features are.
+        let lanes = unsafe { lanes::x86::Avx2::new() };
+        self.pass_on::<_, N, 4>(lanes, scratch, shift, seams, states);
+    }
+
+    /// G vectors of S make a tile.
+    #[inline(always)]
+    fn pass_on<S: Lanes, const N: usize, const G: usize>(
+        &self,
+        lanes: S,
+        scratch: &mut Scratch,
+        shift: usize,
+        seams: Seams,
         states: &mut [u16],
     ) {
         let t = self.trellis.block_len();
-        let classes = 1usize << (self.trellis.state_bits() - self.trellis.bits());
-        let best = |step: usize| {
-            let start = (step * N + block) * classes;
-            &scratch.best[start..start + classes]
-        };
-        let mut class = seam.unwrap_or_else(|| first_max(best(t).iter().copied()));
-        for step in (0..t).rev() {
-            let (before, x2) = (best(step), scratch.doubled[step * N + block]);
-            let metrics = (0..1usize << self.trellis.bits()).map(|m| {
-                let n = class + m * classes;
-                metric(self.values[n], x2, before[n >> self.trellis.bits()])
+        let Scratch { best, doubled } = scratch;
+        forward::<S, N, G>(lanes, &self.trellis, &self.table, doubled, seams, best);
+        for (block, states) in states.chunks_exact_mut(t).enumerate() {
+            let trace = Trace { table: &self.table, best, x2: doubled, blocks: N, block };
+            trace.path(seams.map(|seams| seams[block]), |step, state| {
+                states[(step + t - shift) % t] = state;
             });
-            let state = class + first_max(metrics) * classes;
-            states[(step + t - shift) % t] = state as u16;
-            class = state >> self.trellis.bits();
         }
     }
-}
-
-/// Index of the first of the greatest elements.
-fn first_max(items: impl Iterator<Item = f32>) -> usize {
-    let mut best = (0, f32::NEG_INFINITY);
-    for (index, item) in items.enumerate() {
-        if item > best.1 {
-            best = (index, item);
-        }
-    }
-    best.0
 }
 
 /// Path metric of a state: `before + v (2x - v)`, that is `before + x^2 - (x - v)^2`.
@@ -173,181 +212,24 @@ pub(crate) fn metric(value: f32, x2: f32, before: f32) -> f32 {
     value.mul_add(x2 - value, before)
 }
 
-/// Fills `scratch.best[step + 1]` for all steps, on the widest vectors that the machine has. The
-/// same Rust is compiled once per instruction set; every step is elementwise, so results are equal.
-fn forward<const N: usize>(trellis: &Trellis, values: &[f32], scratch: &mut Scratch, seams: Seams) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("fma")
-        {
-            // SAFETY: the features that the function was compiled for were just detected.
-            return unsafe { forward_avx512::<N>(trellis, values, scratch, seams) };
-        }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: as above.
-            return unsafe { forward_avx2::<N>(trellis, values, scratch, seams) };
-        }
-    }
-    forward_portable::<N>(trellis, values, scratch, seams);
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Code;
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
-fn forward_avx512<const N: usize>(
-    trellis: &Trellis,
-    values: &[f32],
-    scratch: &mut Scratch,
-    seams: Seams,
-) {
-    forward_portable::<N>(trellis, values, scratch, seams);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn forward_avx2<const N: usize>(
-    trellis: &Trellis,
-    values: &[f32],
-    scratch: &mut Scratch,
-    seams: Seams,
-) {
-    forward_portable::<N>(trellis, values, scratch, seams);
-}
-
-#[inline(always)]
-fn forward_portable<const N: usize>(
-    trellis: &Trellis,
-    values: &[f32],
-    scratch: &mut Scratch,
-    seams: Seams,
-) {
-    let (bits, steps) = (trellis.bits(), trellis.block_len());
-    let classes = 1usize << (trellis.state_bits() - bits);
-    let row = N * classes;
-    scratch.best.resize((steps + 1) * row, 0.0);
-    init::<N>(&mut scratch.best[..row], classes, seams);
-    // States with one predecessor class form runs of `run` contiguous j.
-    let run = classes.min(1 << bits);
-    for step in 0..steps {
-        let (before, after) = scratch.best[step * row..(step + 2) * row].split_at_mut(row);
-        let x2: [f32; N] = std::array::from_fn(|b| scratch.doubled[step * N + b]);
-        if run.is_multiple_of(16) {
-            step_runs::<N, 16>(values, bits, classes, run, &x2, before, after);
-        } else if run == 8 {
-            step_runs::<N, 8>(values, bits, classes, run, &x2, before, after);
-        } else {
-            step_expanded::<N>(values, bits, classes, &x2, before, after, &mut scratch.expanded);
-        }
-    }
-}
-
-/// All classes start equal, or only the forced one can start.
-#[inline(always)]
-fn init<const N: usize>(best: &mut [f32], classes: usize, seams: Seams) {
-    match seams {
-        None => best.fill(0.0),
-        Some(seams) => {
-            best.fill(f32::NEG_INFINITY);
-            for (block, &seam) in seams.iter().enumerate() {
-                best[block * classes + seam] = 0.0;
+    /// The arrays stand for machines whose vectors are not written out.
+    #[test]
+    fn arrays_find_the_walks_that_vectors_find() {
+        for (state_bits, bits) in [(12, 1), (12, 2), (12, 3), (12, 4), (12, 6), (12, 8), (8, 5)] {
+            let trellis = Trellis::new(Code::OneMad, state_bits, bits, 64).unwrap();
+            let encoder = BlockEncoder::new(trellis, 2).unwrap();
+            let x: Vec<f32> = (0..128u32).map(|i| (i as f32 * 0.7).sin() * 2.0).collect();
+            let (mut scratch, mut states, mut expected) = (Scratch::default(), [0; 128], [0; 128]);
+            for (shift, seams) in [(32, None), (0, Some([5, 2].as_slice()))] {
+                encoder.pass::<2>(&mut scratch, &x, shift, seams, &mut expected);
+                encoder.pass_on::<_, 2, 4>(Portable, &mut scratch, shift, seams, &mut states);
+                assert_eq!(states, expected, "L {state_bits} K {bits}");
             }
         }
-    }
-}
-
-/// One step where runs of W or more states share their predecessor class.
-#[inline(always)]
-fn step_runs<const N: usize, const W: usize>(
-    values: &[f32],
-    bits: u32,
-    classes: usize,
-    run: usize,
-    x2: &[f32; N],
-    before: &[f32],
-    after: &mut [f32],
-) {
-    for j in (0..classes).step_by(W) {
-        let mut acc = [[f32::NEG_INFINITY; W]; N];
-        for m in 0..1usize << bits {
-            let n = m * classes + j;
-            let v: &[f32; W] = values[n..n + W].try_into().expect("W values");
-            for b in 0..N {
-                let base = before[b * classes + (n >> bits)];
-                for lane in 0..W {
-                    let candidate = metric(v[lane], x2[b], base);
-                    let kept = acc[b][lane];
-                    acc[b][lane] = if candidate > kept { candidate } else { kept };
-                }
-            }
-        }
-        for b in 0..N {
-            after[b * classes + j..b * classes + j + W].copy_from_slice(&acc[b]);
-        }
-    }
-    debug_assert!(run.is_multiple_of(W));
-}
-
-/// One step where runs are short: the predecessor metrics are first repeated, one a state.
-#[inline(always)]
-fn step_expanded<const N: usize>(
-    values: &[f32],
-    bits: u32,
-    classes: usize,
-    x2: &[f32; N],
-    before: &[f32],
-    after: &mut [f32],
-    expanded: &mut Vec<f32>,
-) {
-    expanded.resize(values.len(), 0.0);
-    for b in 0..N {
-        let before = &before[b * classes..(b + 1) * classes];
-        match bits {
-            1 => expand::<2>(before, expanded),
-            2 => expand::<4>(before, expanded),
-            _ => expanded.iter_mut().enumerate().for_each(|(n, e)| *e = before[n >> bits]),
-        }
-        let after = &mut after[b * classes..(b + 1) * classes];
-        if classes.is_multiple_of(EXPANDED_LANES) {
-            keep_best(values, expanded, classes, x2[b], after);
-            continue;
-        }
-        after.fill(f32::NEG_INFINITY);
-        for (v, e) in values.chunks_exact(classes).zip(expanded.chunks_exact(classes)) {
-            for ((kept, &v), &e) in after.iter_mut().zip(v).zip(e) {
-                let candidate = metric(v, x2[b], e);
-                *kept = if candidate > *kept { candidate } else { *kept };
-            }
-        }
-    }
-}
-
-/// States of a class set whose best metrics are kept in registers over all branches.
-const EXPANDED_LANES: usize = 16;
-
-/// `after[j] <- ` the best metric of the states `j + m classes`. Lanes are arrays: slices that are zipped
-/// are not vectorised for AVX2, where this loop then took seven times as long.
-#[inline(always)]
-fn keep_best(values: &[f32], before: &[f32], classes: usize, x2: f32, after: &mut [f32]) {
-    let (after, _) = after.as_chunks_mut::<EXPANDED_LANES>();
-    for (index, after) in after.iter_mut().enumerate() {
-        let mut acc = [f32::NEG_INFINITY; EXPANDED_LANES];
-        for n in (index * EXPANDED_LANES..values.len()).step_by(classes) {
-            let lanes = n..n + EXPANDED_LANES;
-            let v: &[f32; EXPANDED_LANES] = values[lanes.clone()].try_into().expect("16 values");
-            let e: &[f32; EXPANDED_LANES] = before[lanes].try_into().expect("16 metrics");
-            for lane in 0..EXPANDED_LANES {
-                let candidate = metric(v[lane], x2, e[lane]);
-                acc[lane] = if candidate > acc[lane] { candidate } else { acc[lane] };
-            }
-        }
-        *after = acc;
-    }
-}
-
-#[inline(always)]
-fn expand<const R: usize>(before: &[f32], expanded: &mut [f32]) {
-    for (copies, &base) in expanded.chunks_exact_mut(R).zip(before) {
-        copies.fill(base);
     }
 }
