@@ -42,9 +42,9 @@ test: ## Run every test (cargo nextest where it is installed, else cargo test)
 
 test-gpu: ## Run the tests of the NVIDIA backend; without a GPU each says that it is skipped
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		set -x; $(CARGO) nextest run --locked --package trelliq-kernels -E 'binary(cuda)' --success-output final; \
+		set -x; $(CARGO) nextest run --locked --package trelliq-kernels --package trelliq-model -E 'binary(cuda)' --success-output final; \
 	else \
-		set -x; $(CARGO) test --locked --package trelliq-kernels --test cuda -- --nocapture; \
+		set -x; $(CARGO) test --locked --package trelliq-kernels --package trelliq-model --test cuda -- --nocapture; \
 	fi
 
 test-serving: ## Test the server with the openai package and, where Chromium is installed, the page

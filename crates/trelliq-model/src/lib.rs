@@ -16,8 +16,8 @@ pub use config::{
     Activation, AttentionConfig, ConfigError, Family, ModelConfig, Rope, RopeScaling,
 };
 pub use decoder::{
-    GradientObserver, KvCache, LayerInput, LinearGradient, LinearSite, LoadOptions, Logits, Model,
-    ModelError, Observer, RuntimeOptions, SequenceStep,
+    DeviceChoice, GradientObserver, KvCache, LayerInput, LinearGradient, LinearSite, LoadOptions,
+    Logits, Model, ModelError, Observer, RuntimeOptions, SequenceStep,
 };
 pub use generate::{
     FinishReason, GenerateError, GenerateOptions, GenerateStats, Generation, TokenEvent, generate,

@@ -1,13 +1,13 @@
 //! Opening models by what the command line calls them.
 
-use crate::commands::Repack;
+use crate::commands::{Placement, Repack};
 use crate::progress;
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use trelliq_format::{HubOptions, HubProgress, ModelSource, TensorInfo};
-use trelliq_model::{LoadOptions, Model, Tokenizer};
+use trelliq_model::{DeviceChoice, LoadOptions, Model, Tokenizer};
 use trelliq_server::engine::available_memory;
 
 /// A model that is ready to run, and the files that it came from.
@@ -28,8 +28,8 @@ pub fn open(spec: &str) -> Result<ModelSource> {
     })
 }
 
-/// Opens a model and loads it with its tokenizer. `carrier`: see [`LoadOptions`].
-pub fn load(spec: &str, carrier: bool, repack: Repack) -> Result<Loaded> {
+/// Opens a model and loads it with its tokenizer; says where it runs unless that is the CPU as ever.
+pub fn load(spec: &str, placement: Placement) -> Result<Loaded> {
     let source = open(spec)?;
     let spinner = progress::spinner(format!("loading {spec}"));
     let in_model = || format!("cannot load {spec}");
@@ -37,13 +37,29 @@ pub fn load(spec: &str, carrier: bool, repack: Repack) -> Result<Loaded> {
     let tokenizer = tokenizer.with_context(in_model)?;
     // A padded vocabulary has rows of logits that no text trained.
     let vocab_limit = Some(tokenizer.vocab_size());
-    let model = Model::load(
-        &source,
-        &LoadOptions { repack: repacks(&source, repack), carrier, vocab_limit },
-    );
-    let model = model.with_context(in_model)?;
+    let options = LoadOptions {
+        repack: repacks(&source, placement.repack),
+        carrier: placement.carrier,
+        vocab_limit,
+        device: placement.device.unwrap_or(DeviceChoice::Auto),
+    };
+    let model = Model::load(&source, &options).with_context(in_model)?;
     spinner.finish_and_clear();
+    say_where(spec, &model, placement.device.is_some());
     Ok(Loaded { source, model, tokenizer })
+}
+
+fn say_where(spec: &str, model: &Model, asked: bool) {
+    if let Some(name) = model.gpu_name() {
+        eprintln!("{spec} runs on {name}");
+    }
+    match model.gpu_refusal() {
+        Some(reason) if asked || !reason.is_no_gpu() => {
+            eprintln!("{spec} runs on the CPU: {reason}");
+        }
+        Some(reason) => tracing::info!("{spec} runs on the CPU: {reason}"),
+        None => {}
+    }
 }
 
 /// Whether codes are to be copied: `auto` leaves at least half of the memory that is free.

@@ -17,7 +17,7 @@ impl Blas {
     }
 
     /// `y <- x w^T`, row-major: `x` `[m, inputs]`, `w` `[outputs, inputs]`, `y` `[m, outputs]`, sums in
-    /// f32.
+    /// f32; with `tf32` f32 operands are rounded to 11 significant bits on the way.
     ///
     /// # Safety
     /// The pointers are device memory of these shapes and of type A.
@@ -25,8 +25,14 @@ impl Blas {
         &self,
         [x, w, y]: [CUdeviceptr; 3],
         [m, inputs, outputs]: [usize; 3],
+        tf32: bool,
     ) -> Result<(), CudaError> {
         let (alpha, beta) = (1.0f32, 0.0f32);
+        let compute = if tf32 {
+            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
+        } else {
+            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F
+        };
         let [rows, inner, cols] = [m as i32, inputs as i32, outputs as i32];
         // SAFETY: in cuBLAS's column-major terms this is y^T = (w^T)^T x^T over the caller's shapes.
         let done = unsafe {
@@ -48,7 +54,7 @@ impl Blas {
                 y as *mut _,
                 A::BLAS_TYPE,
                 cols,
-                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                compute,
                 sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
             )
         };

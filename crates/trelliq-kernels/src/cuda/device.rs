@@ -7,7 +7,9 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Floats of the workspace that partial sums lie in; it grows when a launch needs more.
 const WORKSPACE: usize = 8 << 20;
@@ -42,6 +44,10 @@ pub struct Device {
     kernels: Mutex<HashMap<Source, Kernel>>,
     workspace: Mutex<Workspace>,
     blas: Mutex<Option<Blas>>,
+    /// Held while launches are recorded, when nothing may be allocated or freed beside them.
+    recording: Mutex<()>,
+    /// How often shared buffers have moved.
+    moves: AtomicU64,
 }
 
 /// Memory that every launch of a stream may use.
@@ -99,6 +105,8 @@ impl Device {
             kernels: Mutex::default(),
             workspace: Mutex::new(workspace),
             blas: Mutex::new(None),
+            recording: Mutex::new(()),
+            moves: AtomicU64::new(0),
             context,
             stream,
             name,
@@ -176,13 +184,55 @@ impl Device {
     ) -> Result<MutexGuard<'_, Workspace>, CudaError> {
         let mut workspace = self.workspace.lock().unwrap_or_else(PoisonError::into_inner);
         if workspace.terms.len() < terms {
+            self.note_move();
             workspace.terms = self.stream.alloc_zeros(terms)?;
             workspace.totals = self.stream.alloc_zeros(terms)?;
         }
         if workspace.partial.len() < floats {
+            self.note_move();
             workspace.partial = self.stream.alloc_zeros(floats)?;
         }
         Ok(workspace)
+    }
+
+    /// 10^9 bytes a second that copies of half a gibibyte read and write, the best of several.
+    pub fn copy_rate(&self) -> Result<f64, CudaError> {
+        const BYTES: usize = 512 << 20;
+        const COPIES: usize = 8;
+        let from: CudaSlice<u8> = self.zeros(BYTES)?;
+        let mut to: CudaSlice<u8> = self.zeros(BYTES)?;
+        let mut best = f64::INFINITY;
+        for _ in 0..5 {
+            self.synchronize()?;
+            let started = Instant::now();
+            for _ in 0..COPIES {
+                self.stream.memcpy_dtod(&from, &mut to)?;
+            }
+            self.synchronize()?;
+            best = best.min(started.elapsed().as_secs_f64());
+        }
+        Ok((2 * COPIES * BYTES) as f64 / best / 1e9)
+    }
+
+    /// How often buffers that launches share have moved: what was recorded before is void.
+    pub fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_move(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Errors when kernels cannot be compiled here, or cuBLAS is missing.
+    pub fn check_libraries(&self) -> Result<(), CudaError> {
+        let macros = vec![("GATED", 1)];
+        self.kernel(Source { family: super::program::Family::Decoder, function: "gated", macros })?;
+        self.with_blas(|_| Ok(()))
+    }
+
+    /// Keeps allocations and recordings apart.
+    pub(super) fn exclusive(&self) -> MutexGuard<'_, ()> {
+        self.recording.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn with_blas<R>(

@@ -24,6 +24,10 @@ pub enum CudaError {
     Trellis { state_bits: u32, bits: u32 },
     #[error("{what} on the GPU holds {found} elements, expected {expected}")]
     Length { what: &'static str, found: usize, expected: usize },
+    #[error("GPU {name} has {free} bytes free, {wanted} are needed")]
+    Memory { name: String, free: usize, wanted: usize },
+    #[error("the driver recorded no launches")]
+    Recording,
     #[error(transparent)]
     Driver(#[from] DriverError),
     #[error("cuBLAS: {0:?}")]

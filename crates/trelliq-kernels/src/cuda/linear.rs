@@ -17,6 +17,8 @@ const CHUNK: usize = 1024;
 struct Side {
     block: usize,
     channels: CudaSlice<f32>,
+    /// Of the input side, to find layers that share it.
+    host: Vec<f32>,
 }
 
 /// A [`TrellisLinear`] in a GPU's memory.
@@ -33,13 +35,29 @@ pub struct CudaLinear {
 pub struct CudaScratch {
     x: Option<CudaSlice<f32>>,
     y: Option<CudaSlice<f32>>,
+    wide: Option<CudaSlice<f32>>,
+}
+
+impl CudaScratch {
+    /// Room for a dense weight in f32.
+    pub(super) fn wide(
+        &mut self,
+        device: &Device,
+        len: usize,
+    ) -> Result<&mut CudaSlice<f32>, CudaError> {
+        sized(device, &mut self.wide, len)
+    }
 }
 
 impl CudaLinear {
     pub fn upload(device: &Arc<Device>, layer: &TrellisLinear) -> Result<Self, CudaError> {
         let side = |block, channels: &[f32]| -> Result<Option<Side>, CudaError> {
             let idle = block == 1 && channels.iter().all(|&c| c == 1.0);
-            Ok(if idle { None } else { Some(Side { block, channels: device.upload(channels)? }) })
+            Ok(if idle {
+                None
+            } else {
+                Some(Side { block, channels: device.upload(channels)?, host: channels.to_vec() })
+            })
         };
         let (input, mut output) = match layer.rotation() {
             Some(r) => (side(r.in_block(), r.su())?, side(r.out_block(), r.sv())?),
@@ -47,7 +65,7 @@ impl CudaLinear {
         };
         if output.is_none() && layer.bias().is_some() {
             let channels = device.upload(&vec![1.0; layer.out_features()])?;
-            output = Some(Side { block: 1, channels });
+            output = Some(Side { block: 1, channels, host: Vec::new() });
         }
         Ok(Self {
             matrix: CudaMatrix::upload(device, layer.matrix())?,
@@ -81,27 +99,64 @@ impl CudaLinear {
         options: &CudaOptions,
         scratch: &mut CudaScratch,
     ) -> Result<(), CudaError> {
-        let (inputs, outputs) = (self.in_features(), self.out_features());
-        check_len("x", x.len().min(m * inputs), m * inputs)?;
-        check_len("y", y.len().min(m * outputs), m * outputs)?;
-        if m == 0 {
-            return Ok(());
+        Self::forward_shared(&[self], x, m, &mut [y], options, scratch)
+    }
+
+    /// As [`forward`](Self::forward) for several layers of one input: neighbours in the list that rotate
+    /// it in the same way share the rotated input.
+    ///
+    /// Errors when a buffer is too short.
+    pub fn forward_shared<A: CudaActivation>(
+        layers: &[&Self],
+        x: &CudaSlice<A>,
+        m: usize,
+        ys: &mut [&mut CudaSlice<A>],
+        options: &CudaOptions,
+        scratch: &mut CudaScratch,
+    ) -> Result<(), CudaError> {
+        check_len("ys", ys.len(), layers.len())?;
+        let mut rotated: Option<&Self> = None;
+        for (layer, y) in layers.iter().zip(ys) {
+            let (inputs, outputs) = (layer.in_features(), layer.out_features());
+            check_len("x", x.len().min(m * inputs), m * inputs)?;
+            check_len("y", y.len().min(m * outputs), m * outputs)?;
+            if m == 0 {
+                continue;
+            }
+            if layer.input.is_none() && layer.output.is_none() {
+                layer.matrix.multiply(x, m, y, options)?;
+                continue;
+            }
+            let device = layer.matrix.device();
+            let stream = device.stream();
+            let input = sized(device, &mut scratch.x, m * inputs)?;
+            if rotated.is_none_or(|before| !layer.rotates_like(before)) {
+                let (from, to) = (x.device_ptr(stream).0, input.device_ptr_mut(stream).0);
+                // SAFETY: both hold [m, inputs].
+                unsafe {
+                    layer.rotate::<A, f32>(layer.input.as_ref(), false, [from, to], m, options)?;
+                }
+                rotated = Some(layer);
+            }
+            let sums = sized(device, &mut scratch.y, m * outputs)?;
+            layer.matrix.multiply(input, m, sums, options)?;
+            let (from, to) = (sums.device_ptr(stream).0, y.device_ptr_mut(stream).0);
+            // SAFETY: both hold [m, outputs].
+            unsafe {
+                layer.rotate::<f32, A>(layer.output.as_ref(), true, [from, to], m, options)?;
+            }
         }
-        if self.input.is_none() && self.output.is_none() {
-            return self.matrix.multiply(x, m, y, options);
-        }
-        let device = self.matrix.device();
-        let stream = device.stream();
-        let rotated = sized(device, &mut scratch.x, m * inputs)?;
-        let from = x.device_ptr(stream).0;
-        let to = rotated.device_ptr_mut(stream).0;
-        // SAFETY: both hold [m, inputs].
-        unsafe { self.rotate::<A, f32>(self.input.as_ref(), false, [from, to], m, options)? };
-        let sums = sized(device, &mut scratch.y, m * outputs)?;
-        self.matrix.multiply(rotated, m, sums, options)?;
-        let (from, to) = (sums.device_ptr(stream).0, y.device_ptr_mut(stream).0);
-        // SAFETY: both hold [m, outputs].
-        unsafe { self.rotate::<f32, A>(self.output.as_ref(), true, [from, to], m, options) }
+        Ok(())
+    }
+
+    /// Whether the two layers rotate their inputs in the same way.
+    fn rotates_like(&self, other: &Self) -> bool {
+        self.in_features() == other.in_features()
+            && match (&self.input, &other.input) {
+                (None, None) => true,
+                (Some(a), Some(b)) => a.block == b.block && a.host == b.host,
+                _ => false,
+            }
     }
 
     /// One side's rotation, or a change of type where it has none.
@@ -152,6 +207,7 @@ fn sized<'a>(
     len: usize,
 ) -> Result<&'a mut CudaSlice<f32>, CudaError> {
     if buffer.as_ref().is_none_or(|b| b.len() < len) {
+        device.note_move();
         *buffer = None;
         *buffer = Some(device.zeros(len)?);
     }

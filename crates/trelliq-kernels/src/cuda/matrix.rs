@@ -310,7 +310,8 @@ impl CudaMatrix {
             [x.device_ptr(stream).0, dense.device_ptr(stream).0, y.device_ptr_mut(stream).0];
         // SAFETY: the caller checked the lengths of x and y.
         device.with_blas(|blas| unsafe {
-            blas.multiply::<A>(pointers, [m, self.in_features, self.out_features])
+            let shape = [m, self.in_features, self.out_features];
+            blas.multiply::<A>(pointers, shape, options.tf32 && A::TAG == f32::TAG)
         })
     }
 

@@ -1,13 +1,16 @@
-//! Packed linear layers on NVIDIA GPUs, found at run time.
+//! Packed linear layers on NVIDIA GPUs, found at run time, and what a decoder needs besides them.
 //!
 //! Nothing of CUDA is needed to build: the driver, NVRTC and cuBLAS are loaded when a [`Device`] is
 //! opened, and kernels are compiled for the device at their first use and kept on disk. A machine
 //! without them gets [`CudaError::NoDriver`] and the like, or 0 from [`device_count`].
 
 mod blas;
+mod decoder;
+mod dense;
 mod device;
 mod encoder;
 mod error;
+mod kv;
 mod launch;
 mod linear;
 mod matrix;
@@ -16,9 +19,12 @@ mod program;
 mod tensor_core;
 
 pub use cudarc::driver::CudaSlice;
+pub use decoder::{Addition, CudaGate, CudaHeads, HeadWeights, add_norm, apply_gate};
+pub use dense::CudaDense;
 pub use device::{Device, device_count};
 pub use encoder::CudaEncoder;
 pub use error::CudaError;
+pub use kv::{CacheShape, CudaCache, CudaGraph, CudaStep, gather_rows, read, write};
 pub use linear::{CudaLinear, CudaScratch};
 pub use matrix::{CudaActivation, CudaMatrix};
 pub use plan::{CudaOptions, Terms};

@@ -17,6 +17,7 @@ const LINEAR: &str = include_str!("kernels/linear.cuh");
 /// A family of kernels, that is, a source file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Family {
+    Decoder,
     Expand,
     Generic,
     Quantize,
@@ -30,6 +31,7 @@ pub(super) enum Family {
 impl Family {
     fn parts(self) -> &'static [&'static str] {
         match self {
+            Self::Decoder => &[COMMON, include_str!("kernels/decoder.cu")],
             Self::Expand => &[COMMON, PACKED, include_str!("kernels/expand.cu")],
             Self::Generic => &[COMMON, PACKED, include_str!("kernels/generic.cu")],
             Self::Quantize => &[COMMON, PACKED, LINEAR, include_str!("kernels/quantize.cu")],
@@ -239,6 +241,17 @@ mod tests {
             let macros = [("K", k), ("L", l), ("PACKED", packed), ("DOUBLE", double)];
             all.push(source(Family::Viterbi, "viterbi", &macros));
         }
+        for (dim, group) in [(16, 2), (64, 7), (128, 4), (256, 8)] {
+            let macros = [("ATTENTION", 1), ("DIM", dim), ("GROUP", group)];
+            all.push(source(Family::Decoder, "attention", &macros));
+        }
+        for (weight, rows, vector) in [(0, 1, 1), (1, 8, 8), (2, 3, 8)] {
+            let macros = [("DENSE", 1), ("W", weight), ("MM", rows), ("VECTOR", vector)];
+            all.push(source(Family::Decoder, "dense", &macros));
+        }
+        all.push(source(Family::Decoder, "rms_norm", &[("NORM", 1)]));
+        all.push(source(Family::Decoder, "heads", &[("HEADS", 1)]));
+        all.push(source(Family::Decoder, "gated", &[("GATED", 2)]));
         all.push(source(Family::Rotate, "rotate", &[("IN", 0), ("OUT", 2), ("OUTPUT", 1)]));
         all
     }

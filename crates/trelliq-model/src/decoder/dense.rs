@@ -87,6 +87,17 @@ impl DenseWeight {
         self.rows
     }
 
+    /// All elements, row-major.
+    #[cfg(feature = "cuda")]
+    pub fn all(&self) -> DenseRows<'_> {
+        self.elements(0..self.rows)
+    }
+
+    #[cfg(feature = "cuda")]
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
     fn elements(&self, rows: Range<usize>) -> DenseRows<'_> {
         let bytes: &[u8] = match &self.storage {
             Storage::Mapped { map, bytes } => &map[bytes.clone()],

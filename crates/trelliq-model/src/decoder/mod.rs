@@ -2,7 +2,10 @@
 
 mod attention;
 mod cache;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod dense;
+mod device;
 mod gradient;
 mod linear;
 mod load;
@@ -10,6 +13,7 @@ mod ops;
 mod rotary;
 
 pub use cache::KvCache;
+pub use device::DeviceChoice;
 pub use gradient::{GradientObserver, LinearGradient, LinearSite};
 
 use crate::config::{AttentionConfig, ConfigError, ModelConfig, Rope};
@@ -18,6 +22,8 @@ use linear::{Context, Linear};
 use ops::{add, rms_norm};
 use rayon::prelude::*;
 use rotary::RotaryTable;
+#[cfg(feature = "cuda")]
+use trelliq_format::TensorInfo;
 use trelliq_format::{FormatError, ModelSource};
 use trelliq_kernels::{KernelError, KernelOptions, Scratch};
 
@@ -45,6 +51,32 @@ pub enum ModelError {
     NotDense { layer: String },
     #[error("hidden states have {found} values, which rows of {width} do not divide")]
     Hidden { found: usize, width: usize },
+    #[error("`{found}` is no device: auto, cpu, cuda or cuda:N")]
+    Device { found: String },
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] trelliq_kernels::cuda::CudaError),
+    #[error("this program was built without support for NVIDIA GPUs")]
+    NoCuda,
+    #[error("8-bit carriers are of the CPU; a GPU runs coded layers from their codes")]
+    CarrierOnGpu,
+    #[error("inputs and gradients of linear layers are observed on the CPU only")]
+    ObservedOnGpu,
+}
+
+impl ModelError {
+    /// Whether it says that there is no GPU or driver, rather than what one lacks.
+    pub fn is_no_gpu(&self) -> bool {
+        match self {
+            Self::NoCuda => true,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(error) => {
+                use trelliq_kernels::cuda::CudaError;
+                matches!(error, CudaError::NoDriver | CudaError::NoDevice { .. })
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Choices made when a model is loaded.
@@ -59,11 +91,13 @@ pub struct LoadOptions {
     /// How many tokens the tokenizer knows: logits of rows beyond, which exist where a vocabulary
     /// was padded, are left out. `None` for all that the config names.
     pub vocab_limit: Option<usize>,
+    /// Where the model runs. Gradients and observers need the CPU.
+    pub device: DeviceChoice,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { repack: true, carrier: false, vocab_limit: None }
+        Self { repack: true, carrier: false, vocab_limit: None, device: DeviceChoice::Cpu }
     }
 }
 
@@ -116,6 +150,9 @@ pub struct Model {
     final_norm: Vec<f32>,
     head: Option<Linear>,
     vocab: usize,
+    #[cfg(feature = "cuda")]
+    cuda: Option<cuda::CudaDecoder>,
+    refused: Option<Box<ModelError>>,
 }
 
 /// One decoder layer.
@@ -163,10 +200,24 @@ struct Run<'a, 'b> {
 }
 
 impl Model {
-    /// Loads every layer; dense weights stay in the mapped files where their dtype allows.
+    /// Loads every layer to where the options want it; on a CPU, dense weights stay in the mapped files
+    /// where their dtype allows.
     ///
-    /// Errors name the config's key or the tensor that is missing or of a wrong shape.
+    /// Errors name the config's key or the tensor that is missing or of a wrong shape, or say what a
+    /// GPU that was asked for lacks.
     pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Self, ModelError> {
+        let refused = match options.device {
+            DeviceChoice::Cpu => None,
+            DeviceChoice::Cuda(_) => return Self::load_on_gpu(source, options),
+            DeviceChoice::Auto => match Self::load_on_gpu(source, options) {
+                Ok(model) => return Ok(model),
+                Err(error) => Some(Box::new(error)),
+            },
+        };
+        Ok(Self { refused, ..Self::load_on_cpu(source, options)? })
+    }
+
+    fn load_on_cpu(source: &ModelSource, options: &LoadOptions) -> Result<Self, ModelError> {
         let config = ModelConfig::from_json(source.config())?;
         let parts = load::load(source, &config, options)?;
         let vocab = options.vocab_limit.map_or(config.vocab_size, |n| n.min(config.vocab_size));
@@ -177,7 +228,72 @@ impl Model {
             final_norm: parts.final_norm,
             head: parts.head,
             vocab,
+            #[cfg(feature = "cuda")]
+            cuda: None,
+            refused: None,
         })
+    }
+
+    /// The layers are copied and let go here: only rows of the embedding are looked up on the CPU.
+    #[cfg(feature = "cuda")]
+    fn load_on_gpu(source: &ModelSource, options: &LoadOptions) -> Result<Self, ModelError> {
+        if options.carrier {
+            return Err(ModelError::CarrierOnGpu);
+        }
+        let device = match options.device {
+            DeviceChoice::Cuda(ordinal) => cuda::open(ordinal)?,
+            _ => cuda::open_for(source.tensors().map(TensorInfo::bytes).sum())?,
+        };
+        let in_place = LoadOptions { repack: false, ..options.clone() };
+        let mut model = Self::load_on_cpu(source, &in_place)?;
+        model.cuda = Some(cuda::CudaDecoder::upload(device, &model)?);
+        model.layers.clear();
+        model.head = None;
+        source.tensors().for_each(|info| source.release(&info.name));
+        Ok(model)
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn load_on_gpu(_: &ModelSource, _: &LoadOptions) -> Result<Self, ModelError> {
+        Err(ModelError::NoCuda)
+    }
+
+    fn is_on_cpu(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.cuda.is_none();
+        #[cfg(not(feature = "cuda"))]
+        true
+    }
+
+    /// The name of the GPU that the model runs on; `None` on the CPU.
+    pub fn gpu_name(&self) -> Option<&str> {
+        #[cfg(feature = "cuda")]
+        return self.cuda.as_ref().map(|cuda| cuda.device().name());
+        #[cfg(not(feature = "cuda"))]
+        None
+    }
+
+    /// Bytes of the GPU's memory that are free; `None` on the CPU, or where the driver does not say.
+    pub fn gpu_free_bytes(&self) -> Option<usize> {
+        #[cfg(feature = "cuda")]
+        return Some(self.cuda.as_ref()?.device().memory().ok()?.0);
+        #[cfg(not(feature = "cuda"))]
+        None
+    }
+
+    /// 10^9 bytes a second that the GPU's memory copies, those read and those written together; `None` on
+    /// the CPU.
+    pub fn gpu_bandwidth(&self) -> Result<Option<f64>, ModelError> {
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = &self.cuda {
+            return Ok(Some(cuda.device().copy_rate()?));
+        }
+        Ok(None)
+    }
+
+    /// Why [`DeviceChoice::Auto`] took the CPU.
+    pub fn gpu_refusal(&self) -> Option<&ModelError> {
+        self.refused.as_deref()
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -191,6 +307,10 @@ impl Model {
 
     /// A cache for a new sequence.
     pub fn new_cache(&self) -> KvCache {
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = &self.cuda {
+            return cuda.new_cache(&self.config);
+        }
         KvCache::new(&self.config)
     }
 
@@ -204,6 +324,15 @@ impl Model {
         logits: Logits,
         options: &RuntimeOptions,
     ) -> Result<Vec<f32>, ModelError> {
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = &self.cuda {
+            let wanted = match logits {
+                Logits::All => cuda::Wanted::AllLogits,
+                Logits::Last => cuda::Wanted::LastLogits,
+            };
+            self.check(steps)?;
+            return cuda.forward(self, steps, wanted, options);
+        }
         on_pool(|| self.step(steps, logits, options))
     }
 
@@ -236,6 +365,11 @@ impl Model {
         steps: &mut [SequenceStep],
         options: &RuntimeOptions,
     ) -> Result<Vec<f32>, ModelError> {
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = &self.cuda {
+            self.check(steps)?;
+            return cuda.forward(self, steps, cuda::Wanted::Hidden, options);
+        }
         on_pool(|| self.forward_observed(steps, options, &mut |_, _, _| {}))
     }
 
@@ -247,6 +381,9 @@ impl Model {
         options: &RuntimeOptions,
         observer: Observer,
     ) -> Result<Vec<f32>, ModelError> {
+        if !self.is_on_cpu() {
+            return Err(ModelError::ObservedOnGpu);
+        }
         self.check(steps)?;
         if steps.is_empty() {
             return Ok(Vec::new());
@@ -281,6 +418,10 @@ impl Model {
         if hidden.is_empty() {
             return Ok(Vec::new());
         }
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = &self.cuda {
+            return cuda.logits(self, hidden, options);
+        }
         let mut ctx = Context { options: &options.kernel, scratch: Scratch::default() };
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         head.forward_first(self.vocab, hidden, hidden.len() / width, &mut ctx)
@@ -293,7 +434,7 @@ impl Model {
             if step.tokens.is_empty() {
                 return Err(ModelError::EmptyStep { sequence });
             }
-            if !step.cache.fits(&self.config) {
+            if !step.cache.fits(&self.config) || step.cache.is_on_cpu() != self.is_on_cpu() {
                 return Err(ModelError::Cache { sequence });
             }
             if let Some(token) = step.tokens.iter().find(|token| **token as usize >= vocab) {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+pub mod coded;
+
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 use trelliq_format::ModelSource;

@@ -1,6 +1,6 @@
 //! `trelliq eval`: how well a model predicts a text, and how far it is from another one.
 
-use super::{Numeric, settings_help};
+use super::{Numeric, Placement, settings_help};
 use crate::output::{TextTable, print_json};
 use crate::progress;
 use crate::source::load;
@@ -107,9 +107,9 @@ pub fn run(args: Args) -> Result<()> {
     let text = text.with_context(|| format!("cannot read {}", args.text.display()))?;
     // Settings that cannot be used are told before the model takes its time to load.
     let (runtime, other) = args.runtimes()?;
-    let model = load(&args.model, args.numeric.carrier, args.numeric.repack)?;
-    let reference =
-        args.reference.as_deref().map(|spec| load(spec, false, args.numeric.repack)).transpose()?;
+    let model = load(&args.model, args.numeric.placement())?;
+    let plain = Placement { carrier: false, ..args.numeric.placement() };
+    let reference = args.reference.as_deref().map(|spec| load(spec, plain)).transpose()?;
     let tokens = model.tokenizer.encode(&text, false)?;
     if let Some(reference) = &reference
         && reference.tokenizer.encode(&text, false)? != tokens

@@ -1,7 +1,7 @@
 //! `trelliq hessian`: statistics of a model's layer inputs, for rounding with feedback.
 
 use crate::calibration::{BUNDLED, WindowArgs};
-use crate::commands::Repack;
+use crate::commands::Placement;
 use crate::{progress::Stages, source};
 use anyhow::Result;
 use clap::ValueEnum;
@@ -53,7 +53,7 @@ Example:
   trelliq quantize models/smollm2.gguf packed --bits 3 --hessians smollm2.hessians";
 
 pub fn run(args: Args) -> Result<()> {
-    let loaded = source::load(&args.model, false, Repack::Off)?;
+    let loaded = source::load(&args.model, Placement::IN_PLACE)?;
     let windows = args.windows.read(&args.calibration, &loaded.tokenizer)?;
     let views: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
     let stages = Stages::default();

@@ -18,8 +18,8 @@ use std::ops::RangeInclusive;
 use trelliq_codec::BITS;
 use trelliq_config::Config;
 use trelliq_kernels::{KernelOptions, Numerics};
-use trelliq_model::RuntimeOptions;
 use trelliq_model::runtime::{KEYS, runtime_options};
+use trelliq_model::{DeviceChoice, RuntimeOptions};
 
 /// The end of the help of commands that take settings.
 macro_rules! settings_help {
@@ -84,8 +84,29 @@ pub struct Numeric {
     #[arg(long, value_name = "WHEN", default_value = "auto", conflicts_with = "carrier")]
     pub repack: Repack,
 
+    /// Where models run: cpu, cuda, cuda:N, or auto, the first NVIDIA GPU that has room and whose driver,
+    /// NVRTC and cuBLAS are installed, else the CPU [default: auto]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<DeviceChoice>,
+
     #[command(flatten)]
     pub settings: Settings,
+}
+
+/// Where and how a model is held.
+#[derive(Debug, Clone, Copy)]
+pub struct Placement {
+    /// See [`LoadOptions`](trelliq_model::LoadOptions).
+    pub carrier: bool,
+    pub repack: Repack,
+    /// `None` for `auto` that is not asked for, and says nothing where there is no GPU.
+    pub device: Option<DeviceChoice>,
+}
+
+impl Placement {
+    /// Codes as they are in the file, on the CPU.
+    pub const IN_PLACE: Self =
+        Self { carrier: false, repack: Repack::Off, device: Some(DeviceChoice::Cpu) };
 }
 
 /// When codes are repacked.
@@ -97,6 +118,12 @@ pub enum Repack {
 }
 
 impl Numeric {
+    /// Where and how models are held.
+    pub fn placement(&self) -> Placement {
+        let &Self { carrier, repack, device, .. } = self;
+        Placement { carrier, repack, device }
+    }
+
     /// What the settings say, and the switches where they say nothing.
     pub fn runtime(&self) -> Result<RuntimeOptions> {
         let config = self.settings.read(Config::builder(KEYS))?;

@@ -253,7 +253,7 @@ impl Args {
     }
 
     fn app(&self, config: Config, address: SocketAddr) -> Result<App> {
-        let loaded = load(&self.model, self.numeric.carrier, self.numeric.repack)?;
+        let loaded = load(&self.model, self.numeric.placement())?;
         let plan = self.plan(&loaded.model)?;
         print_plan(&plan);
         let name = self.name.clone().unwrap_or_else(|| model_name(&self.model));
@@ -295,7 +295,10 @@ impl Args {
     fn plan(&self, model: &trelliq_model::Model) -> Result<KvPlan> {
         let memory = match self.kv_memory {
             Some(mebibytes) => Some(mebibytes << 20),
-            None => available_memory().map(|bytes| bytes / 2),
+            None => {
+                let on_gpu = model.gpu_free_bytes().map(|bytes| bytes as u64);
+                on_gpu.or_else(available_memory).map(|bytes| bytes / 2)
+            }
         };
         let budget = KvBudget {
             context: self.context,

@@ -113,7 +113,7 @@ impl Model {
     /// Runs `tokens` as a new sequence, samples a next token from the model's distribution at every
     /// position (by `seed`), and shows `observer` inputs and output gradients of all linear layers.
     ///
-    /// Errors: those of [`forward`](Self::forward), and a layer that is not dense.
+    /// Errors: those of [`forward`](Self::forward), a layer that is not dense, and a model on a GPU.
     pub fn gradients(
         &self,
         tokens: &[u32],
@@ -121,6 +121,9 @@ impl Model {
         options: &RuntimeOptions,
         observer: GradientObserver,
     ) -> Result<(), ModelError> {
+        if !self.is_on_cpu() {
+            return Err(ModelError::ObservedOnGpu);
+        }
         let mut cache = self.new_cache();
         let mut steps = [SequenceStep { cache: &mut cache, tokens }];
         self.check(&steps)?;

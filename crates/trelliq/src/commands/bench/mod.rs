@@ -18,6 +18,7 @@ use row::{Row, What};
 use std::path::PathBuf;
 use std::time::Duration;
 use trelliq_kernels::{Activations, Axis, Isa, KernelOptions, Numerics};
+use trelliq_model::DeviceChoice;
 
 /// Measure the speed of kernels, encoder and models
 ///
@@ -138,9 +139,8 @@ pub fn run(args: Args) -> Result<()> {
         counts => counts.to_vec(),
     };
     let model = args.model.as_deref().filter(|_| args.wants_model());
-    let model = model
-        .map(|spec| crate::source::load(spec, args.numeric.carrier, args.numeric.repack))
-        .transpose()?;
+    let model =
+        model.map(|spec| crate::source::load(spec, args.numeric.placement())).transpose()?;
     let cases = args.cases(&kernel);
     let bar = progress::bar("measuring", (cases.len() * counts.len()) as u64);
     let mut rows = Vec::new();
@@ -171,6 +171,13 @@ impl Args {
         if self.model.is_none() && self.what.iter().any(|what| what.of_model()) {
             bail!("prompt and decode need a MODEL");
         }
+        let on_gpu = matches!(self.numeric.device, Some(DeviceChoice::Cuda(_)));
+        if on_gpu && self.model.is_none() {
+            bail!("on a GPU whole models are measured: give a MODEL");
+        }
+        if on_gpu && self.what.iter().any(|what| !what.of_model()) {
+            bail!("--device cuda measures prompt and decode; layers and encoder are the CPU's");
+        }
         if self.m.iter().chain(&self.prefill_m).chain(&self.on_threads).any(|&n| n == 0) {
             bail!("rows of x and threads are at least 1");
         }
@@ -178,7 +185,8 @@ impl Args {
     }
 
     fn wants(&self, what: What) -> bool {
-        self.what.is_empty() || self.what.contains(&what)
+        let only_models = matches!(self.numeric.device, Some(DeviceChoice::Cuda(_)));
+        self.what.contains(&what) || self.what.is_empty() && (what.of_model() || !only_models)
     }
 
     fn wants_model(&self) -> bool {
@@ -273,6 +281,7 @@ fn shape(text: &str) -> Result<(usize, usize), String> {
 fn print_table(rows: &[Row]) -> Result<()> {
     let mut table = TextTable::new(&[
         "<what",
+        "<device",
         "axis",
         "in",
         "out",
@@ -294,6 +303,7 @@ fn print_table(rows: &[Row]) -> Result<()> {
         let compared = row.compared_with.as_ref();
         table.row(vec![
             row.what.name().to_owned(),
+            row.device.to_owned(),
             or_dash(row.axis.map(|axis| axis.to_string())),
             or_dash(row.cols.map(|n| n.to_string())),
             or_dash(row.rows.map(|n| n.to_string())),

@@ -22,7 +22,7 @@ pub fn measure(loaded: &Loaded, args: &Args, machine: &Machine) -> Result<Vec<Ro
             let times = time(args.budget(), || {
                 step(&loaded.model, &mut loaded.model.new_cache(), &prompt, &runtime)
             })?;
-            rows.push(row(What::Prompt, tokens, tokens, times, &runtime));
+            rows.push(row(&loaded.model, What::Prompt, tokens, times, &runtime));
         }
     }
     if args.wants(What::Decode) {
@@ -36,15 +36,16 @@ pub fn measure(loaded: &Loaded, args: &Args, machine: &Machine) -> Result<Vec<Ro
             }
             step(&loaded.model, &mut cache, &next, &runtime)
         })?;
-        let mut row = row(What::Decode, 1, 1, times, &runtime);
+        let mut row = row(&loaded.model, What::Decode, 1, times, &runtime);
         let bytes = bytes_a_token(&loaded.source) as f64;
         let read = bytes / times.median / 1e9;
+        let bandwidth = loaded.model.gpu_bandwidth()?.unwrap_or(machine.bandwidth);
         row.coded_gb_per_s = Some(read);
         row.compared_with = Some(Comparison {
             name: "memory",
-            value: machine.bandwidth,
+            value: bandwidth,
             unit: "GB/s",
-            ratio: read / machine.bandwidth,
+            ratio: read / bandwidth,
         });
         rows.push(row);
     }
@@ -73,25 +74,28 @@ fn step(
     Ok(())
 }
 
-fn row(what: What, m: usize, tokens: usize, times: Times, runtime: &RuntimeOptions) -> Row {
-    let threads = rayon::current_num_threads();
+/// A step of `tokens` tokens of one sequence.
+fn row(model: &Model, what: What, tokens: usize, times: Times, runtime: &RuntimeOptions) -> Row {
+    let on_gpu = model.gpu_name().is_some();
+    let threads = if on_gpu { 1 } else { rayon::current_num_threads() };
     let kernel = &runtime.kernel;
+    let activations = if on_gpu { kernel.activations } else { kernel.activations.on(kernel.isa) };
     let rate = |seconds: f64| tokens as f64 / seconds;
     Row {
         what,
-        device: "cpu",
-        isa: isa(kernel),
+        device: if on_gpu { "cuda" } else { "cpu" },
+        isa: if on_gpu { "cuda" } else { isa(kernel) },
         threads,
         bits: None,
         state_bits: None,
-        m,
+        m: tokens,
         axis: None,
         rows: None,
         cols: None,
-        numerics: match (kernel.numerics, kernel.activations.on(kernel.isa)) {
+        numerics: match (kernel.numerics, activations) {
             (Numerics::Exact, _) => "exact",
-            (Numerics::Fast, Activations::Int) => "int",
-            (Numerics::Fast, _) => "f32",
+            (Numerics::Fast, Activations::F32) => "f32",
+            (Numerics::Fast, _) => "int",
         },
         from: None,
         value: rate(times.median),

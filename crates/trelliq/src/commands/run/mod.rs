@@ -100,7 +100,7 @@ pub fn run(args: Args) -> Result<()> {
     args.sampling().check()?;
     let prompt = args.prompt.as_deref().map(read_prompt).transpose()?;
     let settings = args.settings()?;
-    let loaded = load(&args.model, args.numeric.carrier, args.numeric.repack)?;
+    let loaded = load(&args.model, args.numeric.placement())?;
     let mut session = Session::new(&loaded, settings)?;
     let Some(prompt) = prompt else {
         return chat::chat(&mut session, args.system.as_deref());
