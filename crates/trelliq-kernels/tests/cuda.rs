@@ -248,6 +248,51 @@ fn integer_products_of_shapes_large_and_small() {
     }
 }
 
+/// Of one row and coded alike they are one launch; of others, launches one by one.
+#[test]
+fn joined_products_of_one_input() {
+    let Some(device) = gpu() else { return };
+    let trellis = |bits| Trellis::new(Code::OneMad, 16, bits, 256).unwrap();
+    for (inputs, outputs, bits) in [
+        (512, [1024, 256, 512].as_slice(), [3, 3, 3]),
+        (4096, &[4096, 1024, 1024], [3, 3, 3]),
+        (4096, &[14336, 14336], [3, 3, 3]),
+        (203, &[256, 768], [2, 2, 2]),
+        (512, &[512, 512], [3, 4, 3]),
+        (64, &[256], [3, 3, 3]),
+    ] {
+        let matrices: Vec<PackedMatrix> = outputs
+            .iter()
+            .zip(bits)
+            .map(|(&outputs, bits)| matrix(trellis(bits), Axis::Out, inputs, outputs))
+            .collect();
+        let layers: Vec<CudaLinear> = matrices
+            .iter()
+            .map(|matrix| TrellisLinear::new(matrix.clone(), None, None).unwrap())
+            .map(|layer| CudaLinear::upload(&device, &layer).unwrap())
+            .collect();
+        for (m, terms) in [(1, Terms::Two), (1, Terms::Three), (3, Terms::Two)] {
+            let options = CudaOptions { terms, ..CudaOptions::default() };
+            let values = activations::<f32>(m * inputs, 5);
+            let x = device.upload(&values).unwrap();
+            let ys = outputs.iter().map(|&n| device.upload(&vec![f32::NAN; m * n]).unwrap());
+            let mut ys: Vec<_> = ys.collect();
+            let layers: Vec<&CudaLinear> = layers.iter().collect();
+            let mut run = || {
+                let mut into: Vec<_> = ys.iter_mut().collect();
+                CudaLinear::joined_sums(&layers, &x, m, &mut into, &options).unwrap();
+                ys.iter().map(|y| device.download(y).unwrap()).collect::<Vec<_>>()
+            };
+            let found = run();
+            for (y, matrix) in found.iter().zip(&matrices) {
+                let wrong = error(y, &reference(matrix, Numerics::Fast, &values, m));
+                assert!(wrong < tolerance::<f32>(terms), "{inputs} {outputs:?} {m}: {wrong:e}");
+            }
+            assert!(found == run(), "two runs differ");
+        }
+    }
+}
+
 #[test]
 fn slower_products_of_every_code() {
     let Some(device) = gpu() else { return };

@@ -3,6 +3,7 @@
 use super::error::check_len;
 use super::kv::CudaStep;
 use super::launch::{Shape, arguments, launch};
+use super::linear::{PIECE, PIECE_THREADS, RotationSide};
 use super::program::{Family, Kernel, Source};
 use super::{CudaError, Device};
 use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
@@ -47,12 +48,17 @@ pub struct HeadWeights<'a> {
     pub frequencies: &'a CudaSlice<f32>,
 }
 
-/// A residual stream's addition: what is added, and the weight of a norm that it passes first.
+/// A residual stream's addition: sums of a product, the output side that they still have to pass, and
+/// the weight of a norm after that.
 #[derive(Debug, Clone, Copy)]
 pub struct Addition<'a> {
-    pub values: &'a CudaSlice<f32>,
+    pub sums: &'a CudaSlice<f32>,
+    pub side: RotationSide<'a>,
     pub norm: Option<&'a CudaSlice<f32>>,
 }
+
+/// Elements of a row whose rotations [`add_norm`] can do.
+pub const MAX_ROTATED_WIDTH: usize = 16 * PIECE;
 
 fn kernel(
     device: &Device,
@@ -70,10 +76,12 @@ fn pointer<T>(device: &Device, values: Option<&CudaSlice<T>>) -> u64 {
     values.map_or(0, |values| values.device_ptr(device.stream()).0)
 }
 
-/// `x <- x + addition`, then `out <- x / sqrt(mean(x^2) + eps) * weight`, for `m` rows of
-/// `weight.len()` elements.
+/// `x <- x + addition`, then `out <- x / sqrt(mean(x^2) + eps) * weight` under the input side `side`, for
+/// `m` rows of `weight.len()` elements.
 ///
-/// Errors when a buffer is shorter than that.
+/// Errors when a buffer is shorter than that, or rows longer than [`MAX_ROTATED_WIDTH`] are to be
+/// rotated.
+#[expect(clippy::too_many_arguments, reason = "what a norm between two products reads and writes")]
 pub fn add_norm(
     device: &Device,
     x: &mut CudaSlice<f32>,
@@ -81,27 +89,49 @@ pub fn add_norm(
     weight: &CudaSlice<f32>,
     eps: f32,
     m: usize,
+    side: RotationSide,
     out: &mut CudaSlice<f32>,
 ) -> Result<(), CudaError> {
     let width = weight.len();
     check_at_least("x", x.len(), m * width)?;
     check_at_least("out", out.len(), m * width)?;
     if let Some(addition) = &addition {
-        check_at_least("addition", addition.values.len(), m * width)?;
+        check_at_least("addition", addition.sums.len(), m * width)?;
         check_len("norm", addition.norm.map_or(width, CudaSlice::len), width)?;
     }
-    let kernel = kernel(device, "rms_norm", vec![("NORM", 1)])?;
     let stream = device.stream();
-    let added = pointer(device, addition.map(|a| a.values));
+    let added = pointer(device, addition.map(|a| a.sums));
     let post = pointer(device, addition.and_then(|a| a.norm));
+    let before = addition.map(|a| a.side).unwrap_or_default();
     let (x, out) = (x.device_ptr_mut(stream).0, out.device_ptr_mut(stream).0);
     let weight = weight.device_ptr(stream).0;
-    let block = if width >= 1024 { 1024 } else { 256 };
-    let shape = Shape { grid: [m as u32, 1, 1], block, shared: 0, overlap: true };
-    let width = width as u32;
+    let grid = [m as u32, 1, 1];
+    let (wide, width) = (width > MAX_ROTATED_WIDTH, width as u32);
+    if !wide {
+        let pieces = width.div_ceil(PIECE as u32);
+        let held = if pieces > 8 { 8 } else { 4 };
+        let kernel = kernel(device, "residual", vec![("RESIDUAL", 1), ("HELD", held)])?;
+        let block = pieces * PIECE as u32 / held;
+        let shape = Shape { grid, block, shared: 4 * pieces * PIECE as u32, overlap: true };
+        let mut arguments = arguments![x, added, before, post, weight, side, out, width, eps];
+        // SAFETY: all buffers were checked to hold m rows of `width`, weights one; the sides are those
+        // of layers of this width.
+        return unsafe { launch(device, &kernel, shape, &mut arguments) };
+    }
+    check_len("rotated rows", if before.is_nothing() && side.is_nothing() { 0 } else { m }, 0)?;
+    let kernel = kernel(device, "rms_norm", vec![("NORM", 1)])?;
     let mut arguments = arguments![x, added, post, weight, out, width, eps];
+    let shape = Shape { grid, block: 1024, shared: 0, overlap: true };
     // SAFETY: all buffers were checked to hold m rows of `width`, weights one.
     unsafe { launch(device, &kernel, shape, &mut arguments) }
+}
+
+/// Sums of q, k and v before their output sides.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadSides<'a> {
+    pub q: RotationSide<'a>,
+    pub k: RotationSide<'a>,
+    pub v: RotationSide<'a>,
 }
 
 impl CudaHeads {
@@ -168,6 +198,67 @@ impl CudaHeads {
         unsafe { launch(device, &kernel, shape, &mut arguments) }
     }
 
+    /// Whether [`prepare_rotated`](Self::prepare_rotated) knows heads of this length.
+    pub fn rotates(head_dim: usize) -> bool {
+        PIECE.is_multiple_of(head_dim) && head_dim.is_multiple_of(2)
+    }
+
+    /// [`prepare`](Self::prepare) for sums whose output sides are still to be applied.
+    ///
+    /// Errors when a buffer is too short, or the heads are not those that [`rotates`](Self::rotates)
+    /// names.
+    #[expect(clippy::too_many_arguments, reason = "as `prepare`, with the sides")]
+    pub fn prepare_rotated(
+        &self,
+        device: &Device,
+        step: &CudaStep,
+        weights: HeadWeights,
+        sides: HeadSides,
+        q: &mut CudaSlice<f32>,
+        k: &CudaSlice<f32>,
+        v: &CudaSlice<f32>,
+    ) -> Result<(), CudaError> {
+        self.check(step, q.len(), [k.len(), v.len()])?;
+        check_len("head", usize::from(Self::rotates(self.head_dim)), 1)?;
+        check_len("frequencies", weights.frequencies.len(), self.head_dim / 2)?;
+        for norm in [weights.q_norm, weights.k_norm].into_iter().flatten() {
+            check_len("norm", norm.len(), self.head_dim)?;
+        }
+        let kernel = kernel(device, "rotated_heads", vec![("ROTATED_HEADS", 1)])?;
+        let stream = device.stream();
+        let (rows, q) = (step.pointer(), q.device_ptr_mut(stream).0);
+        let (k, v) = (k.device_ptr(stream).0, v.device_ptr(stream).0);
+        let (q_norm, k_norm) = (pointer(device, weights.q_norm), pointer(device, weights.k_norm));
+        let frequencies = weights.frequencies.device_ptr(stream).0;
+        let [q_width, kv_width] = [self.heads, self.kv_heads].map(|n| (n * self.head_dim) as u32);
+        let dim = self.head_dim as u32;
+        let (start, stride) = (step.shape().layer_start(self.layer), step.shape().stride());
+        let pieces = |width: u32| width.div_ceil(PIECE as u32);
+        let grid = [pieces(q_width) + 2 * pieces(kv_width), step.rows() as u32, 1];
+        let shape = Shape { grid, block: PIECE_THREADS, shared: 0, overlap: true };
+        let HeadSides { q: q_side, k: k_side, v: v_side } = sides;
+        let mut arguments = arguments![
+            rows,
+            q,
+            k,
+            v,
+            q_side,
+            k_side,
+            v_side,
+            q_norm,
+            k_norm,
+            frequencies,
+            q_width,
+            kv_width,
+            dim,
+            start,
+            stride,
+            self.eps
+        ];
+        // SAFETY: as for `prepare`; the sides are those of layers of these widths.
+        unsafe { launch(device, &kernel, shape, &mut arguments) }
+    }
+
     /// Causal attention of every row of `q` (`[m, heads, head_dim]`, replaced by the result) over the
     /// positions of its cache up to its own.
     ///
@@ -228,4 +319,29 @@ pub fn apply_gate(
     let shape = Shape { overlap: true, ..Shape::elements(count) };
     // SAFETY: both buffers were checked to hold `count` elements.
     unsafe { launch(device, &kernel, shape, &mut arguments![values, up, count]) }
+}
+
+/// [`apply_gate`] between products: `gate` and `up` are `m` rows of `width` sums before their output
+/// sides, and the result is under the input side `to` of the product that reads it.
+///
+/// Errors when a buffer is shorter than that.
+pub fn apply_rotated_gate(
+    device: &Device,
+    gate: CudaGate,
+    values: &mut CudaSlice<f32>,
+    up: &CudaSlice<f32>,
+    [gate_side, up_side, to]: [RotationSide; 3],
+    [m, width]: [usize; 2],
+) -> Result<(), CudaError> {
+    check_at_least("gate", values.len(), m * width)?;
+    check_at_least("up", up.len(), m * width)?;
+    let kernel = kernel(device, "rotated_gate", vec![("ROTATED_GATE", gate as u32)])?;
+    let stream = device.stream();
+    let (values, up) = (values.device_ptr_mut(stream).0, up.device_ptr(stream).0);
+    let grid = [width.div_ceil(PIECE) as u32, m as u32, 1];
+    let shape = Shape { grid, block: PIECE_THREADS, shared: 0, overlap: true };
+    let width = width as u32;
+    let mut arguments = arguments![values, up, gate_side, up_side, to, width];
+    // SAFETY: both buffers were checked; the sides are those of layers of this width.
+    unsafe { launch(device, &kernel, shape, &mut arguments) }
 }

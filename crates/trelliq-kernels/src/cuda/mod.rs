@@ -19,12 +19,15 @@ mod program;
 mod tensor_core;
 
 pub use cudarc::driver::CudaSlice;
-pub use decoder::{Addition, CudaGate, CudaHeads, HeadWeights, add_norm, apply_gate};
+pub use decoder::{
+    Addition, CudaGate, CudaHeads, HeadSides, HeadWeights, MAX_ROTATED_WIDTH, add_norm, apply_gate,
+    apply_rotated_gate,
+};
 pub use dense::CudaDense;
 pub use device::{Device, device_count};
 pub use encoder::CudaEncoder;
 pub use error::CudaError;
 pub use kv::{CacheShape, CudaCache, CudaGraph, CudaStep, gather_rows, read, write};
-pub use linear::{CudaLinear, CudaScratch};
+pub use linear::{CudaLinear, CudaScratch, RotationSide};
 pub use matrix::{CudaActivation, CudaMatrix};
 pub use plan::{CudaOptions, Terms};

@@ -94,8 +94,30 @@ const STATIC_SHARED: u32 = 4096;
 /// Inputs that a thread quantizes while it waits anyway (BATCH in scatter.cu).
 const INPUTS_A_THREAD: u32 = 4;
 
+/// Rounds of such inputs that a thread takes where products are joined.
+const JOINED_ROUNDS: u32 = 2;
+
 /// Groups that a block may touch (MAX_SEGMENTS in linear.cuh).
 const SEGMENTS: u32 = 64;
+
+/// Plans of products of one row x that run as one launch, every processor taking part of one of them;
+/// `None` where they are not of one kind, or have so many units a processor that x is better quantized
+/// before.
+pub(super) fn joined(works: &[Work]) -> Option<Vec<Plan>> {
+    let first = works.first()?;
+    let total: u64 = works.iter().map(Work::units).sum();
+    let mut left = (first.processors, total);
+    let plan = |work: &Work| {
+        let share = u64::from(left.0) * work.units() / left.1.max(1);
+        let blocks = share.clamp(1, work.units()) as u32;
+        left = (left.0.saturating_sub(blocks), left.1 - work.units());
+        let plan = work.scatter_by(blocks)?;
+        let units = work.units().div_ceil(u64::from(blocks)) as u32;
+        let in_rounds = units * 8 <= JOINED_ROUNDS * INPUTS_A_THREAD * 32 * plan.warps;
+        (work.axis == Axis::Out && work.m == 1 && in_rounds).then_some(plan)
+    };
+    works.iter().map(plan).collect()
+}
 
 impl Work {
     /// A plan, unless nothing fits the GPU's shared memory.
@@ -116,13 +138,19 @@ impl Work {
         2 * pairs * self.rows()
     }
 
+    fn units(&self) -> u64 {
+        u64::from(self.inner) * u64::from(self.groups)
+    }
+
     fn scatter(&self, waves: u32) -> Option<Plan> {
+        self.scatter_by(u64::from(self.processors * waves).min(self.units()) as u32)
+    }
+
+    fn scatter_by(&self, blocks: u32) -> Option<Plan> {
         let columns = self.columns();
         let sets = columns.div_ceil(8);
         let (warps, stages) = if sets == 1 { (16, 4) } else { (12, 4) };
-        let total = u64::from(self.inner) * u64::from(self.groups);
-        let blocks = u64::from(self.processors * waves).min(total) as u32;
-        let units = total.div_ceil(u64::from(blocks)) as u32;
+        let units = self.units().div_ceil(u64::from(blocks)) as u32;
         let segments = units.div_ceil(self.inner) + 1;
         let slot_words = 512 * (columns / 2).min(4);
         let ring = warps * stages * self.unit_words;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const COMMON: &str = include_str!("kernels/common.cuh");
+const HADAMARD: &str = include_str!("kernels/hadamard.cuh");
 const PACKED: &str = include_str!("kernels/packed.cuh");
 const LINEAR: &str = include_str!("kernels/linear.cuh");
 
@@ -31,12 +32,12 @@ pub(super) enum Family {
 impl Family {
     fn parts(self) -> &'static [&'static str] {
         match self {
-            Self::Decoder => &[COMMON, include_str!("kernels/decoder.cu")],
+            Self::Decoder => &[COMMON, HADAMARD, include_str!("kernels/decoder.cu")],
             Self::Expand => &[COMMON, PACKED, include_str!("kernels/expand.cu")],
             Self::Generic => &[COMMON, PACKED, include_str!("kernels/generic.cu")],
             Self::Quantize => &[COMMON, PACKED, LINEAR, include_str!("kernels/quantize.cu")],
             Self::Repack => &[COMMON, PACKED, include_str!("kernels/repack.cu")],
-            Self::Rotate => &[COMMON, include_str!("kernels/rotate.cu")],
+            Self::Rotate => &[COMMON, HADAMARD, include_str!("kernels/rotate.cu")],
             Self::Scatter => &[COMMON, PACKED, LINEAR, include_str!("kernels/scatter.cu")],
             Self::Viterbi => &[COMMON, include_str!("kernels/viterbi.cu")],
             Self::Reduce => &[COMMON, PACKED, LINEAR, include_str!("kernels/reduce.cu")],
@@ -226,6 +227,10 @@ mod tests {
                     ("GIVEN", u32::from(rows > 1)),
                 ]);
                 all.push(source(family, function, &macros));
+                if axis == 0 && rows == 1 {
+                    let joined = [&macros[..], &[("JOINED", 1)]].concat();
+                    all.push(source(family, function, &joined));
+                }
                 all.push(source(Family::Quantize, "quantize", &macros));
             }
         }
@@ -252,7 +257,15 @@ mod tests {
         all.push(source(Family::Decoder, "rms_norm", &[("NORM", 1)]));
         all.push(source(Family::Decoder, "heads", &[("HEADS", 1)]));
         all.push(source(Family::Decoder, "gated", &[("GATED", 2)]));
-        all.push(source(Family::Rotate, "rotate", &[("IN", 0), ("OUT", 2), ("OUTPUT", 1)]));
+        for held in [4, 8] {
+            let macros = [("RESIDUAL", 1), ("HELD", held)];
+            all.push(source(Family::Decoder, "residual", &macros));
+        }
+        all.push(source(Family::Decoder, "rotated_heads", &[("ROTATED_HEADS", 1)]));
+        all.push(source(Family::Decoder, "rotated_gate", &[("ROTATED_GATE", 1)]));
+        for function in ["rotate", "rotate_pieces"] {
+            all.push(source(Family::Rotate, function, &[("IN", 0), ("OUT", 2), ("OUTPUT", 1)]));
+        }
         all
     }
 

@@ -11,8 +11,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use trelliq_kernels::cuda::{
     Addition, CacheShape, CudaCache, CudaDense, CudaError, CudaGate, CudaGraph, CudaHeads,
-    CudaLinear, CudaOptions, CudaScratch, CudaSlice, CudaStep, Device, HeadWeights, Terms,
-    add_norm, apply_gate, device_count, gather_rows, read, write,
+    CudaLinear, CudaOptions, CudaScratch, CudaSlice, CudaStep, Device, HeadSides, HeadWeights,
+    MAX_ROTATED_WIDTH, RotationSide, Terms, add_norm, apply_gate, apply_rotated_gate, device_count,
+    gather_rows, read, write,
 };
 use trelliq_kernels::{Activations, Numerics};
 
@@ -70,6 +71,8 @@ struct GpuLayer {
     down: Weight,
     post_feed_forward_norm: Option<CudaSlice<f32>>,
     frequencies: CudaSlice<f32>,
+    /// Whether the kernels between the products do all rotations.
+    rotated_between: bool,
 }
 
 /// The layers of a [`Model`] in a GPU's memory.
@@ -384,39 +387,88 @@ impl Run<'_> {
         b: &mut Buffers,
         scratch: &mut CudaScratch,
     ) -> Result<(), CudaError> {
-        let (device, options) = (&*self.decoder.device, &self.options);
+        let device = &*self.decoder.device;
         let eps = self.model.config.rms_norm_eps;
-        let mut before: Option<&CudaSlice<f32>> = None;
+        let mut before: Option<(RotationSide, Option<&CudaSlice<f32>>)> = None;
         for (index, layer) in self.decoder.layers.iter().enumerate() {
-            let addition = (index > 0).then_some(Addition { values: &b.added, norm: before });
-            add_norm(device, &mut b.x, addition, &layer.attention_norm, eps, m, &mut b.normed)?;
-            let outputs = &mut [&mut b.q, &mut b.k, &mut b.v];
-            forward_shared(layer.qkv.each_ref(), &b.normed, m, outputs, options, scratch)?;
-            let heads = self.heads(index);
-            let weights = HeadWeights {
-                q_norm: layer.q_norm.as_ref(),
-                k_norm: layer.k_norm.as_ref(),
-                frequencies: &layer.frequencies,
-            };
-            heads.prepare(device, &b.step, weights, &mut b.q, &b.k, &b.v)?;
-            heads.attend(device, &b.step, &mut b.q)?;
-            layer.output.forward(&b.q, m, &mut b.added, options, scratch)?;
+            let addition = before.map(|(side, norm)| Addition { sums: &b.added, side, norm });
+            let [q, _, _] = &layer.qkv;
+            let (side, norm) = (layer.input_side(q), &layer.attention_norm);
+            add_norm(device, &mut b.x, addition, norm, eps, m, side, &mut b.normed)?;
+            self.attention(index, layer, m, b, scratch)?;
             let norm = layer.post_attention_norm.as_ref();
-            let addition = Some(Addition { values: &b.added, norm });
-            add_norm(device, &mut b.x, addition, &layer.feed_forward_norm, eps, m, &mut b.normed)?;
-            let outputs = &mut [&mut b.gate, &mut b.up];
-            forward_shared(layer.gate_up.each_ref(), &b.normed, m, outputs, options, scratch)?;
-            let gate = match self.model.config.activation {
-                Activation::Silu => CudaGate::Silu,
-                Activation::GeluTanh => CudaGate::GeluTanh,
-            };
-            apply_gate(device, gate, &mut b.gate, &b.up, m * layer.down.in_features())?;
-            layer.down.forward(&b.gate, m, &mut b.added, options, scratch)?;
-            before = layer.post_feed_forward_norm.as_ref();
+            let side = layer.output_side(&layer.output);
+            let addition = Some(Addition { sums: &b.added, side, norm });
+            let [gate, _] = &layer.gate_up;
+            let (side, norm) = (layer.input_side(gate), &layer.feed_forward_norm);
+            add_norm(device, &mut b.x, addition, norm, eps, m, side, &mut b.normed)?;
+            self.feed_forward(layer, m, b, scratch)?;
+            let norm = layer.post_feed_forward_norm.as_ref();
+            before = Some((layer.output_side(&layer.down), norm));
         }
-        let addition = Addition { values: &b.added, norm: before };
-        let last = &self.decoder.final_norm;
-        add_norm(device, &mut b.x, Some(addition), last, eps, m, &mut b.normed)
+        let addition = before.map(|(side, norm)| Addition { sums: &b.added, side, norm });
+        let (norm, side) = (&self.decoder.final_norm, RotationSide::default());
+        add_norm(device, &mut b.x, addition, norm, eps, m, side, &mut b.normed)
+    }
+
+    /// From `normed` to `added`.
+    fn attention(
+        &self,
+        index: usize,
+        layer: &GpuLayer,
+        m: usize,
+        b: &mut Buffers,
+        scratch: &mut CudaScratch,
+    ) -> Result<(), CudaError> {
+        let (device, options) = (&*self.decoder.device, &self.options);
+        let heads = self.heads(index);
+        let weights = HeadWeights {
+            q_norm: layer.q_norm.as_ref(),
+            k_norm: layer.k_norm.as_ref(),
+            frequencies: &layer.frequencies,
+        };
+        if layer.rotated_between {
+            let outputs = &mut [&mut b.q, &mut b.k, &mut b.v];
+            joined_sums(layer.qkv.each_ref(), &b.normed, m, outputs, options, scratch)?;
+            let [q, k, v] = &layer.qkv;
+            let sides = HeadSides { q: q.output_side(), k: k.output_side(), v: v.output_side() };
+            heads.prepare_rotated(device, &b.step, weights, sides, &mut b.q, &b.k, &b.v)?;
+            heads.attend(device, &b.step, &mut b.q)?;
+            return layer.output.sums_of_inputs(&b.q, m, &mut b.added, options, scratch);
+        }
+        let outputs = &mut [&mut b.q, &mut b.k, &mut b.v];
+        forward_shared(layer.qkv.each_ref(), &b.normed, m, outputs, options, scratch)?;
+        heads.prepare(device, &b.step, weights, &mut b.q, &b.k, &b.v)?;
+        heads.attend(device, &b.step, &mut b.q)?;
+        layer.output.forward(&b.q, m, &mut b.added, options, scratch)
+    }
+
+    /// From `normed` to `added`.
+    fn feed_forward(
+        &self,
+        layer: &GpuLayer,
+        m: usize,
+        b: &mut Buffers,
+        scratch: &mut CudaScratch,
+    ) -> Result<(), CudaError> {
+        let (device, options) = (&*self.decoder.device, &self.options);
+        let function = match self.model.config.activation {
+            Activation::Silu => CudaGate::Silu,
+            Activation::GeluTanh => CudaGate::GeluTanh,
+        };
+        let width = layer.down.in_features();
+        if layer.rotated_between {
+            let outputs = &mut [&mut b.gate, &mut b.up];
+            joined_sums(layer.gate_up.each_ref(), &b.normed, m, outputs, options, scratch)?;
+            let [gate, up] = &layer.gate_up;
+            let sides = [gate.output_side(), up.output_side(), layer.down.input_side()];
+            apply_rotated_gate(device, function, &mut b.gate, &b.up, sides, [m, width])?;
+            return layer.down.sums(&b.gate, m, &mut b.added, options, scratch);
+        }
+        let outputs = &mut [&mut b.gate, &mut b.up];
+        forward_shared(layer.gate_up.each_ref(), &b.normed, m, outputs, options, scratch)?;
+        apply_gate(device, function, &mut b.gate, &b.up, m * width)?;
+        layer.down.forward(&b.gate, m, &mut b.added, options, scratch)
     }
 
     fn heads(&self, layer: usize) -> CudaHeads {
@@ -456,20 +508,51 @@ impl GpuLayer {
         let attention = &layer.attention;
         let FeedForward { gate, up, down } = &layer.feed_forward;
         let frequencies = config.layers[index].rope.inverse_frequencies(config.head_dim);
+        let qkv = [weight(&attention.q)?, weight(&attention.k)?, weight(&attention.v)?];
+        let gate_up = [weight(gate)?, weight(up)?];
+        let (output, down) = (weight(&attention.output)?, weight(down)?);
+        let rotated_between = rotates_between(config, &qkv, &gate_up, [&output, &down]);
         Ok(Self {
             attention_norm: device.upload(&layer.attention_norm)?,
-            qkv: [weight(&attention.q)?, weight(&attention.k)?, weight(&attention.v)?],
-            output: weight(&attention.output)?,
+            qkv,
+            output,
             q_norm: norm(&attention.q_norm)?,
             k_norm: norm(&attention.k_norm)?,
             post_attention_norm: norm(&layer.post_attention_norm)?,
             feed_forward_norm: device.upload(&layer.feed_forward_norm)?,
-            gate_up: [weight(gate)?, weight(up)?],
-            down: weight(down)?,
+            gate_up,
+            down,
             post_feed_forward_norm: norm(&layer.post_feed_forward_norm)?,
             frequencies: device.upload(&frequencies)?,
+            rotated_between,
         })
     }
+
+    /// What is to be done to the inputs of `weight` before it.
+    fn input_side<'a>(&self, weight: &'a Weight) -> RotationSide<'a> {
+        if self.rotated_between { weight.input_side() } else { RotationSide::default() }
+    }
+
+    /// What is left to be done to the outputs of `weight`.
+    fn output_side<'a>(&self, weight: &'a Weight) -> RotationSide<'a> {
+        if self.rotated_between { weight.output_side() } else { RotationSide::default() }
+    }
+}
+
+/// Whether the kernels between a layer's products can do all their rotations.
+fn rotates_between(
+    config: &ModelConfig,
+    qkv: &[Weight; 3],
+    gate_up: &[Weight; 2],
+    others: [&Weight; 2],
+) -> bool {
+    let mut all = qkv.iter().chain(gate_up).chain(others);
+    let of_one_input = |weights: &[Weight]| weights.iter().all(|w| w.rotates_like(&weights[0]));
+    config.hidden_size <= MAX_ROTATED_WIDTH
+        && CudaHeads::rotates(config.head_dim)
+        && all.all(Weight::rotates_outside)
+        && of_one_input(qkv)
+        && of_one_input(gate_up)
 }
 
 impl Weight {
@@ -500,6 +583,65 @@ impl Weight {
         }
     }
 
+    fn rotates_outside(&self) -> bool {
+        match self {
+            Self::Dense(_) => true,
+            Self::Packed(layer) => layer.rotates_outside(),
+        }
+    }
+
+    fn rotates_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Dense(_), Self::Dense(_)) => true,
+            (Self::Packed(a), Self::Packed(b)) => a.rotates_like(b),
+            _ => false,
+        }
+    }
+
+    fn input_side(&self) -> RotationSide<'_> {
+        match self {
+            Self::Dense(_) => RotationSide::default(),
+            Self::Packed(layer) => layer.input_side(),
+        }
+    }
+
+    fn output_side(&self) -> RotationSide<'_> {
+        match self {
+            Self::Dense(_) => RotationSide::default(),
+            Self::Packed(layer) => layer.output_side(),
+        }
+    }
+
+    /// The product between its two sides; of a dense weight that is all.
+    fn sums(
+        &self,
+        x: &CudaSlice<f32>,
+        m: usize,
+        y: &mut CudaSlice<f32>,
+        options: &CudaOptions,
+        scratch: &mut CudaScratch,
+    ) -> Result<(), CudaError> {
+        match self {
+            Self::Dense(layer) => layer.forward(x, m, y, scratch),
+            Self::Packed(layer) => layer.sums(x, m, y, options),
+        }
+    }
+
+    /// [`sums`](Self::sums) of inputs before their side.
+    fn sums_of_inputs(
+        &self,
+        x: &CudaSlice<f32>,
+        m: usize,
+        y: &mut CudaSlice<f32>,
+        options: &CudaOptions,
+        scratch: &mut CudaScratch,
+    ) -> Result<(), CudaError> {
+        match self {
+            Self::Dense(layer) => layer.forward(x, m, y, scratch),
+            Self::Packed(layer) => layer.sums_of_inputs(x, m, y, options, scratch),
+        }
+    }
+
     fn forward(
         &self,
         x: &CudaSlice<f32>,
@@ -515,6 +657,15 @@ impl Weight {
     }
 }
 
+/// The packed ones, where all are.
+fn all_packed<const N: usize>(weights: [&Weight; N]) -> Option<Vec<&CudaLinear>> {
+    let packed = weights.into_iter().map(|weight| match weight {
+        Weight::Packed(layer) => Some(&**layer),
+        Weight::Dense(_) => None,
+    });
+    packed.collect()
+}
+
 /// Layers of one input; those that are packed share its rotation.
 fn forward_shared<const N: usize>(
     weights: [&Weight; N],
@@ -524,18 +675,25 @@ fn forward_shared<const N: usize>(
     options: &CudaOptions,
     scratch: &mut CudaScratch,
 ) -> Result<(), CudaError> {
-    let packed: Vec<&CudaLinear> = weights
-        .iter()
-        .filter_map(|weight| match weight {
-            Weight::Packed(layer) => Some(&**layer),
-            Weight::Dense(_) => None,
-        })
-        .collect();
-    if packed.len() == N {
+    if let Some(packed) = all_packed(weights) {
         return CudaLinear::forward_shared(&packed, x, m, ys, options, scratch);
     }
-    for (weight, y) in weights.into_iter().zip(ys) {
-        weight.forward(x, m, y, options, scratch)?;
+    let mut pairs = weights.into_iter().zip(ys);
+    pairs.try_for_each(|(weight, y)| weight.forward(x, m, y, options, scratch))
+}
+
+/// Products of one input between their sides.
+fn joined_sums<const N: usize>(
+    weights: [&Weight; N],
+    x: &CudaSlice<f32>,
+    m: usize,
+    ys: &mut [&mut CudaSlice<f32>; N],
+    options: &CudaOptions,
+    scratch: &mut CudaScratch,
+) -> Result<(), CudaError> {
+    if let Some(packed) = all_packed(weights) {
+        return CudaLinear::joined_sums(&packed, x, m, ys, options);
     }
-    Ok(())
+    let mut pairs = weights.into_iter().zip(ys);
+    pairs.try_for_each(|(weight, y)| weight.sums(x, m, y, options, scratch))
 }

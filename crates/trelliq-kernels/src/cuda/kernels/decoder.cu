@@ -50,6 +50,51 @@ extern "C" __global__ void rms_norm(float* x, const float* added, const float* p
 }
 #endif
 
+#ifdef RESIDUAL
+// The same with rotations: `added` are the sums of a product whose output side is `out`, and `to` gets what a product with the
+// input side `in` reads. A block a row.
+extern "C" __global__ void __launch_bounds__(1024) residual(float* x, const float* added, const __grid_constant__ Side out, const float* post,
+                                                            const float* weight, const __grid_constant__ Side in, float* to, u32 width, float eps) {
+    __shared__ float sums[32];
+    extern __shared__ float pieces[];
+    const Place place(threadIdx.x);
+    const u32 start = place.piece * PIECE;
+    float* shared = pieces + start;
+    const u64 row = (u64)blockIdx.x * width;
+    float scales[HELD], ins[HELD], outs[HELD], v[HELD], sum[HELD];
+    load_piece<true>(weight, start, width, place, scales);
+    load_channels(in, start, width, place, ins);
+    if (added) load_channels(out, start, width, place, outs);
+    dependency_release();
+    dependency_wait();
+    load_piece<true>(x + row, start, width, place, v);
+    if (added) {
+        load_piece<false>(added + row, start, width, place, sum);
+        rotate_outputs(out, outs, start, width, place, shared, sum);
+        if (post) {
+            float squares = 0;
+#pragma unroll
+            for (u32 j = 0; j < HELD; ++j) squares += sum[j] * sum[j];
+            const float factor = 1.0f / sqrtf(block_sum(squares, sums) / (float)width + eps);
+            load_piece<true>(post, start, width, place, outs);
+#pragma unroll
+            for (u32 j = 0; j < HELD; ++j) sum[j] = sum[j] * factor * outs[j];
+        }
+#pragma unroll
+        for (u32 j = 0; j < HELD; ++j) v[j] += sum[j];
+        store_piece<true>(x + row, start, width, place, v);
+    }
+    float squares = 0;
+#pragma unroll
+    for (u32 j = 0; j < HELD; ++j) squares += v[j] * v[j];
+    const float factor = 1.0f / sqrtf(block_sum(squares, sums) / (float)width + eps);
+#pragma unroll
+    for (u32 j = 0; j < HELD; ++j) v[j] = v[j] * factor * scales[j];
+    rotate_inputs(in, ins, place, shared, v);
+    store_piece<false>(to + row, start, width, place, v);
+}
+#endif
+
 #ifdef HEADS
 // Norms and turns the heads of q (in place) and k, and puts k and v into the cache. Grid: (query heads + 2 key heads, rows).
 extern "C" __global__ void heads(const Row* rows, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm,
@@ -88,36 +133,110 @@ extern "C" __global__ void heads(const Row* rows, float* q, const float* k, cons
 }
 #endif
 
+#ifdef ROTATED_HEADS
+// The same for products whose output sides are still to be applied, and heads that divide a piece: a block a piece of q, k or v.
+// Grid: (pieces of q + 2 * pieces of k, rows).
+extern "C" __global__ void __launch_bounds__(THREADS_A_PIECE) rotated_heads(
+    const Row* rows, float* q, const float* k, const float* v, const __grid_constant__ Side q_side, const __grid_constant__ Side k_side,
+    const __grid_constant__ Side v_side, const float* q_norm, const float* k_norm, const float* frequencies, u32 q_width, u32 kv_width, u32 dim,
+    u64 layer_start, u64 position_stride, float eps) {
+    __shared__ float held[PIECE];
+    const Place place(threadIdx.x);
+    const u32 row = blockIdx.y, half = dim / 2;
+    const u32 q_pieces = (q_width + PIECE - 1) / PIECE, kv_pieces = (kv_width + PIECE - 1) / PIECE;
+    const bool query = blockIdx.x < q_pieces, key = !query && blockIdx.x < q_pieces + kv_pieces;
+    const u32 piece = query ? blockIdx.x : (blockIdx.x - q_pieces) % kv_pieces;
+    const u32 start = piece * PIECE, width = query ? q_width : kv_width, count = min(PIECE, width - start);
+    const Side side = query ? q_side : key ? k_side : v_side;
+    const float* weight = query ? q_norm : k_norm;
+    float channels[HELD], w[HELD];
+    load_channels(side, start, width, place, channels);
+    dependency_release();
+    dependency_wait();
+    const Row at = rows[row];
+    u16* cache = at.cache + at.position * position_stride + layer_start + start;
+    load_piece<false>((query ? q : key ? k : v) + (u64)row * width, start, width, place, w);
+    rotate_outputs(side, channels, start, width, place, held, w);
+    if (!query && !key) {
+#pragma unroll
+        for (u32 j = 0; j < HELD; ++j)
+            if (place.run(j) < count) cache[kv_width + place.run(j)] = float_to_half(w[j]);
+        return;
+    }
+    __syncthreads();
+#pragma unroll
+    for (u32 j = 0; j < HELD; ++j) held[place.run(j)] = w[j];
+    __syncthreads();
+    if (weight) {
+        for (u32 head = place.warp * dim; head < count; head += WARPS_A_PIECE * dim) {
+            float squares = 0;
+            for (u32 i = place.lane; i < dim; i += 32) squares += held[head + i] * held[head + i];
+            const float factor = 1.0f / sqrtf(warp_sum(squares) / (float)dim + eps);
+            for (u32 i = place.lane; i < dim; i += 32) held[head + i] = held[head + i] * factor * weight[i];
+        }
+        __syncthreads();
+    }
+    float* to = q + (u64)row * width + start;
+#pragma unroll 1
+    for (u32 pair = threadIdx.x; pair < count / 2; pair += THREADS_A_PIECE) {
+        const u32 i = pair % half, low_at = pair / half * dim + i;
+        const float low = held[low_at], high = held[low_at + half];
+        float sine, cosine;
+        sincosf((float)at.position * frequencies[i], &sine, &cosine);
+        const float a = low * cosine - high * sine, b = high * cosine + low * sine;
+        if (query) {
+            to[low_at] = a, to[low_at + half] = b;
+        } else {
+            cache[low_at] = float_to_half(a), cache[low_at + half] = float_to_half(b);
+        }
+    }
+}
+#endif
+
 #ifdef ATTENTION
 // Attention of single queries, by online softmax (https://arxiv.org/abs/1805.02867), in parts of the context ("splits") that the
-// last block of a query adds up in their order. Macros: DIM (of a head), GROUP (query heads of a block, of one key head).
+// last block of a query adds up in their order. A short context has fewer parts than the grid has room for. Macros: DIM (of a head), GROUP (query heads of a block, of one key head).
 // Grid: (splits, key heads * blocks a key head, rows). q: [rows, heads, DIM], overwritten with the result.
 #define WARPS 4
 #define PER ((DIM + 31) / 32)
 #define TOGETHER (PER > 4 ? 2 : 4)
 #define NOTHING -1e30f
+#define LEAST (WARPS * TOGETHER)  // positions of a part
+#define MOST_SPLITS 32
 
 __device__ __forceinline__ void load_part(const u16* from, u32 lane, float (&to)[PER]) {
-    if (PER == 4 && DIM == 128) {
-        const uint2 w = *(const uint2*)(from + lane * 4);
-        to[0] = half_to_float((u16)w.x), to[1 % PER] = half_to_float((u16)(w.x >> 16));
-        to[2 % PER] = half_to_float((u16)w.y), to[3 % PER] = half_to_float((u16)(w.y >> 16));
-        return;
-    }
+    if constexpr (DIM % 64 == 0) {
+        const u32* words = (const u32*)(from + lane * PER);
+        u32 held[(PER + 1) / 2];
+        if constexpr (PER % 8 == 0) {
 #pragma unroll
-    for (u32 j = 0; j < PER; ++j) to[j] = lane * PER + j < DIM ? half_to_float(from[lane * PER + j]) : 0;
+            for (u32 j = 0; j < PER / 2; j += 4) *(uint4*)(held + j) = *(const uint4*)(words + j);
+        } else if constexpr (PER == 4) {
+            *(uint2*)held = *(const uint2*)words;
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < PER / 2; ++j) held[j] = words[j];
+        }
+#pragma unroll
+        for (u32 j = 0; j < PER; ++j) to[j] = half_to_float((u16)(held[j / 2] >> (j % 2 * 16)));
+    } else {
+#pragma unroll
+        for (u32 j = 0; j < PER; ++j) to[j] = lane * PER + j < DIM ? half_to_float(from[lane * PER + j]) : 0;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS) attention(const Row* rows, float* q, float* partial, u32* counters, u32 query_heads,
                                                                    u32 kv_heads, u64 layer_start, u64 position_stride, u32 window, float scale) {
     __shared__ float sums[WARPS][GROUP][DIM], tops[WARPS][GROUP], weights[WARPS][GROUP];
     __shared__ u32 last;
-    const u32 split = blockIdx.x, splits = gridDim.x, row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const u32 split = blockIdx.x, row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u32 first_head = blockIdx.y * GROUP, kv_head = first_head / (query_heads / kv_heads);
     dependency_release();
     dependency_wait();
     const Row at = rows[row];
     const u32 end = at.position + 1, begin = window && end > window ? end - window : 0;
+    const u32 splits = min(gridDim.x, (end - begin + LEAST - 1) / LEAST);
+    if (split >= splits) return;
     const u32 part = (end - begin + splits - 1) / splits;
     const u32 from = begin + split * part, to = min(from + part, end);
     float query[GROUP][PER], sum[GROUP][PER], top[GROUP], weight[GROUP];
@@ -204,30 +323,68 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention(const Row* ro
     __syncthreads();
     if (!last) return;
     __threadfence();
+    __shared__ float shares[GROUP][MOST_SPLITS];
+    for (u32 g = warp; g < GROUP; g += WARPS) {
+        const float* part_of = parts + ((u64)g * splits + lane) * (DIM + 2) + DIM;
+        const float mine_top = lane < splits ? __ldcg(part_of) : NOTHING, mine_weight = lane < splits ? __ldcg(part_of + 1) : 0;
+        float highest = mine_top;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, step));
+        const float e = expf(mine_top - highest);
+        shares[g][lane] = e / warp_sum(e * mine_weight);
+    }
+    __syncthreads();
     for (u32 i = threadIdx.x; i < GROUP * DIM; i += blockDim.x) {
         const u32 g = i / DIM, d = i % DIM;
-        const float* part_of = parts + (u64)g * splits * (DIM + 2);
-        float highest = NOTHING, total = 0, all = 0;
-        for (u32 s = 0; s < splits; ++s) highest = fmaxf(highest, __ldcg(part_of + s * (DIM + 2) + DIM));
-        for (u32 s = 0; s < splits; ++s) {
-            const float e = expf(__ldcg(part_of + s * (DIM + 2) + DIM) - highest);
-            total += e * __ldcg(part_of + s * (DIM + 2) + d), all += e * __ldcg(part_of + s * (DIM + 2) + DIM + 1);
-        }
-        mine[g * DIM + d] = total / all;
+        const float* part_of = parts + (u64)g * splits * (DIM + 2) + d;
+        float total = 0;
+#pragma unroll 8
+        for (u32 s = 0; s < splits; ++s) total += shares[g][s] * __ldcg(part_of + s * (DIM + 2));
+        mine[g * DIM + d] = total;
     }
 }
 #endif
 
+// 1: x sigmoid(x), 2: the tanh approximation of GELU (https://arxiv.org/abs/1606.08415).
+template <int FUNCTION> __device__ __forceinline__ float activated(float x) {
+    if (FUNCTION == 1) return x / (1.0f + expf(-x));
+    return 0.5f * x * (1.0f + tanhf(0.7978846f * (x + 0.044715f * x * x * x)));
+}
+
 #ifdef GATED
-// gate = act(gate) * up. GATED: 1 = x sigmoid(x), 2 = the tanh approximation of GELU (https://arxiv.org/abs/1606.08415).
+// gate = activated(gate) * up. GATED: which function.
 extern "C" __global__ void gated(float* gate, const float* up, u64 count) {
     const u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     dependency_release();
     dependency_wait();
-    if (i >= count) return;
-    const float x = gate[i];
-    const float a = GATED == 1 ? x / (1.0f + expf(-x)) : 0.5f * x * (1.0f + tanhf(0.7978846f * (x + 0.044715f * x * x * x)));
-    gate[i] = a * up[i];
+    if (i < count) gate[i] = activated<GATED>(gate[i]) * up[i];
+}
+#endif
+
+#ifdef ROTATED_GATE
+// The same between products: the output sides of gate and up, and the input side of the product that reads the result (in
+// `gate`). A block a piece.
+extern "C" __global__ void __launch_bounds__(THREADS_A_PIECE) rotated_gate(float* gate, const float* up, const __grid_constant__ Side gate_side,
+                                                                           const __grid_constant__ Side up_side,
+                                                                           const __grid_constant__ Side in, u32 width) {
+    __shared__ float shared[PIECE];
+    const Place place(threadIdx.x);
+    const u32 start = blockIdx.x * PIECE;
+    const u64 row = (u64)blockIdx.y * width;
+    float gates[HELD], ups[HELD], ins[HELD], v[HELD], u[HELD];
+    load_channels(gate_side, start, width, place, gates);
+    load_channels(up_side, start, width, place, ups);
+    load_channels(in, start, width, place, ins);
+    dependency_release();
+    dependency_wait();
+    load_piece<false>(gate + row, start, width, place, v);
+    load_piece<false>(up + row, start, width, place, u);
+    rotate_outputs(gate_side, gates, start, width, place, shared, v);
+    rotate_outputs(up_side, ups, start, width, place, shared, u);
+#pragma unroll
+    for (u32 j = 0; j < HELD; ++j) v[j] = activated<ROTATED_GATE>(v[j]) * u[j];
+    rotate_inputs(in, ins, place, shared, v);
+    store_piece<false>(gate + row, start, width, place, v);
 }
 #endif
 

@@ -24,6 +24,13 @@ struct Params {
     u32 max_segments;     // groups that a block touches at most
 };
 
+// Products of one x that run as one launch: part i has the blocks from first[i] on.
+#define MOST_PARTS 3
+struct Parts {
+    Params part[MOST_PARTS];
+    u32 first[MOST_PARTS + 1];
+};
+
 // `total` things dealt to `parts` in runs that differ by one at most. 32 bits: a 64-bit division takes
 // longer than a step of the main loop.
 struct Deal {

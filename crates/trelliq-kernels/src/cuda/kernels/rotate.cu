@@ -27,3 +27,29 @@ extern "C" __global__ void rotate(const void* from, void* to, const float* chann
         store_number<OUT>(to, row + start + i, v);
     }
 }
+
+// The same for blocks of up to PIECE. A block a piece of a row.
+extern "C" __global__ void __launch_bounds__(THREADS_A_PIECE) rotate_pieces(const void* from, void* to, const float* channel, const float* bias,
+                                                                            u32 dim, u32 block, float norm) {
+    __shared__ float shared[PIECE];
+    const Place place(threadIdx.x);
+    const u32 start = blockIdx.x * PIECE;
+    const u64 row = (u64)blockIdx.y * dim;
+    const Side side = {channel, bias, block, norm};
+    float channels[HELD], v[HELD];
+    load_channels(side, start, dim, place, channels);
+    dependency_release();
+    dependency_wait();
+#pragma unroll
+    for (u32 j = 0; j < HELD; ++j) {
+        const u32 i = start + place.at<!OUTPUT>(j);
+        v[j] = i < dim ? load_number<IN>(from, row + i) : 0;
+    }
+    if (OUTPUT) rotate_outputs(side, channels, start, dim, place, shared, v);
+    else rotate_inputs(side, channels, place, shared, v);
+#pragma unroll
+    for (u32 j = 0; j < HELD; ++j) {
+        const u32 i = start + place.at<OUTPUT>(j);
+        if (i < dim) store_number<OUT>(to, row + i, v[j]);
+    }
+}

@@ -28,7 +28,15 @@ __device__ __forceinline__ void store_sums(int2* slot, int (&acc)[16][4], int te
     for (int p = 0; p < 16; ++p) acc[p][0] = acc[p][1] = acc[p][2] = acc[p][3] = 0;
 }
 
+#if JOINED
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) scatter(const __grid_constant__ Parts parts) {
+    const u32 which = (blockIdx.x >= parts.first[1] ? 1 : 0) + (blockIdx.x >= parts.first[2] ? 1 : 0);
+    const Params& p = parts.part[which];
+    const u32 this_block = blockIdx.x - parts.first[which], blocks = parts.first[which + 1] - parts.first[which];
+#else
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) scatter(const __grid_constant__ Params p) {
+    const u32 this_block = blockIdx.x, blocks = gridDim.x;
+#endif
     extern __shared__ __align__(128) u8 shared[];
     __shared__ u64 barriers[WARPS * STAGES];
     __shared__ u32 highest[MM];
@@ -38,8 +46,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) scatter(const __gr
     __shared__ bool crossed[MAX_SEGMENTS];        // whether a warp went on to the next group
     __shared__ bool last_block[MAX_SEGMENTS];     // whether this block came last to a group
     const u32 tid = threadIdx.x, warp = tid / 32, lane = tid % 32, g = lane >> 2, t = lane & 3;
-    const Deal deal(p.groups * p.inner, gridDim.x);
-    const u32 begin = deal.start(blockIdx.x), count = deal.start(blockIdx.x + 1) - begin;
+    const Deal deal(p.groups * p.inner, blocks);
+    const u32 begin = deal.start(this_block), count = deal.start(this_block + 1) - begin;
     const Deal warps(count, WARPS);
     const u32 at = begin + warps.start(warp), end = begin + warps.start(warp + 1);
 
@@ -231,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) scatter(const __gr
                 const u32 output = at % 8 * 32 + at / 16 + (at / 8 % 2) * 16;
                 const float v = combine<PAIRS_M>(sums) * steps[m];
                 if (!whole) {
-                    p.partial[((blockIdx.x * p.max_segments + s) * MM + m) * 256 + output] = v;
+                    p.partial[((this_block * p.max_segments + s) * MM + m) * 256 + output] = v;
                 } else if (m < p.m && group * 256 + output < p.outputs) {
                     store_number<X>(p.y, m * p.outputs + group * 256 + output, v);
                 }
