@@ -259,21 +259,34 @@ impl CudaHeads {
         unsafe { launch(device, &kernel, shape, &mut arguments) }
     }
 
-    /// Causal attention of every row of `q` (`[m, heads, head_dim]`, replaced by the result) over the
-    /// positions of its cache up to its own.
+    /// Query heads of a thread block.
+    fn group(&self) -> usize {
+        let shared = self.heads / self.kv_heads;
+        let group = (1..=MAX_GROUP.min(shared)).rev().find(|g| shared.is_multiple_of(*g));
+        group.unwrap_or(1)
+    }
+
+    /// Whether [`attend`](Self::attend) can put its result under this input side.
+    pub fn rotates_result(&self, side: &RotationSide) -> bool {
+        side.block() <= PIECE && (self.group() * self.head_dim).is_multiple_of(side.block())
+    }
+
+    /// Causal attention of every row of `q` (`[m, heads, head_dim]`, replaced by the result under the
+    /// input side `side`) over the positions of its cache up to its own.
     ///
-    /// Errors when `q` is shorter than that.
+    /// Errors when `q` is shorter than that, or for a side that
+    /// [`rotates_result`](Self::rotates_result) refuses.
     pub fn attend(
         &self,
         device: &Device,
         step: &CudaStep,
         q: &mut CudaSlice<f32>,
+        side: RotationSide,
     ) -> Result<(), CudaError> {
         self.check(step, q.len(), [usize::MAX; 2])?;
+        check_len("rotated heads", usize::from(self.rotates_result(&side)), 1)?;
         let m = step.rows();
-        let shared = self.heads / self.kv_heads;
-        let group = (1..=MAX_GROUP.min(shared)).rev().find(|g| shared.is_multiple_of(*g));
-        let group = group.unwrap_or(1);
+        let group = self.group();
         let blocks = m * self.heads / group;
         let wanted = device.processors() as usize * BLOCKS_A_PROCESSOR;
         let splits = if blocks > Device::counters() { 1 } else { wanted / blocks };
@@ -292,7 +305,7 @@ impl CudaHeads {
         let grid = [splits as u32, heads / group as u32, m as u32];
         let shape = Shape { grid, block: 128, shared: 0, overlap: true };
         let mut arguments = arguments![
-            rows, q, partial, counters, heads, kv_heads, start, stride, window, self.scale
+            rows, q, partial, counters, heads, kv_heads, start, stride, window, self.scale, side
         ];
         // SAFETY: as for `prepare`; the workspace holds the parts, and its counters are zero between
         // launches.

@@ -46,6 +46,10 @@ impl Default for RotationSide<'_> {
 }
 
 impl RotationSide<'_> {
+    pub(super) fn block(&self) -> usize {
+        self.block as usize
+    }
+
     pub(super) fn is_nothing(&self) -> bool {
         self.channels == 0 && self.bias == 0 && self.block == 1
     }

@@ -433,13 +433,18 @@ impl Run<'_> {
             let [q, k, v] = &layer.qkv;
             let sides = HeadSides { q: q.output_side(), k: k.output_side(), v: v.output_side() };
             heads.prepare_rotated(device, &b.step, weights, sides, &mut b.q, &b.k, &b.v)?;
-            heads.attend(device, &b.step, &mut b.q)?;
+            let side = layer.output.input_side();
+            if heads.rotates_result(&side) {
+                heads.attend(device, &b.step, &mut b.q, side)?;
+                return layer.output.sums(&b.q, m, &mut b.added, options, scratch);
+            }
+            heads.attend(device, &b.step, &mut b.q, RotationSide::default())?;
             return layer.output.sums_of_inputs(&b.q, m, &mut b.added, options, scratch);
         }
         let outputs = &mut [&mut b.q, &mut b.k, &mut b.v];
         forward_shared(layer.qkv.each_ref(), &b.normed, m, outputs, options, scratch)?;
         heads.prepare(device, &b.step, weights, &mut b.q, &b.k, &b.v)?;
-        heads.attend(device, &b.step, &mut b.q)?;
+        heads.attend(device, &b.step, &mut b.q, RotationSide::default())?;
         layer.output.forward(&b.q, m, &mut b.added, options, scratch)
     }
 

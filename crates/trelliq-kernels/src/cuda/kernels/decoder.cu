@@ -19,9 +19,7 @@ __device__ __forceinline__ float block_sum(float v, float* shared) {
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();
-    float sum = 0;
-    for (u32 warp = 0; warp < blockDim.x / 32; ++warp) sum += shared[warp];
-    return sum;
+    return warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : 0);
 }
 
 #ifdef NORM
@@ -102,8 +100,8 @@ extern "C" __global__ void heads(const Row* rows, float* q, const float* k, cons
     __shared__ float shared[32];
     const u32 head = blockIdx.x, row = blockIdx.y, i = threadIdx.x, half = dim / 2;
     dependency_release();
+    const Row at = rows[row];  // written before the first launch of a step
     dependency_wait();
-    const Row at = rows[row];
     u16* cache = at.cache + at.position * position_stride + layer_start;
     if (head >= query_heads + kv_heads) {
         const u32 start = (head - query_heads - kv_heads) * dim;
@@ -152,8 +150,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_A_PIECE) rotated_heads(
     float channels[HELD], w[HELD];
     load_channels(side, start, width, place, channels);
     dependency_release();
+    const Row at = rows[row];  // written before the first launch of a step
     dependency_wait();
-    const Row at = rows[row];
     u16* cache = at.cache + at.position * position_stride + layer_start + start;
     load_piece<false>((query ? q : key ? k : v) + (u64)row * width, start, width, place, w);
     rotate_outputs(side, channels, start, width, place, held, w);
@@ -196,7 +194,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_A_PIECE) rotated_heads(
 #ifdef ATTENTION
 // Attention of single queries, by online softmax (https://arxiv.org/abs/1805.02867), in parts of the context ("splits") that the
 // last block of a query adds up in their order. A short context has fewer parts than the grid has room for. Macros: DIM (of a head), GROUP (query heads of a block, of one key head).
-// Grid: (splits, key heads * blocks a key head, rows). q: [rows, heads, DIM], overwritten with the result.
+// Grid: (splits, key heads * blocks a key head, rows). q: [rows, heads, DIM], overwritten with the result under the input side
+// `in` of the product that reads it, whose blocks divide GROUP * DIM.
 #define WARPS 4
 #define PER ((DIM + 31) / 32)
 #define TOGETHER (PER > 4 ? 2 : 4)
@@ -225,15 +224,31 @@ __device__ __forceinline__ void load_part(const u16* from, u32 lane, float (&to)
     }
 }
 
+// Writes a block's results, elements `first` and so on of a row, under the input side.
+__device__ __forceinline__ void store_results(const float* results, const Side& in, u32 first, float* to) {
+    __shared__ float shared[PIECE];
+    const Place place(threadIdx.x);
+#pragma unroll 1
+    for (u32 start = 0; start < GROUP * DIM; start += PIECE) {
+        float v[HELD], channels[HELD];
+        load_channels(in, first + start, first + GROUP * DIM, place, channels);
+        load_piece<true>(results, start, GROUP * DIM, place, v);
+        rotate_inputs(in, channels, place, shared, v);
+        store_piece<false>(to, start, GROUP * DIM, place, v);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS) attention(const Row* rows, float* q, float* partial, u32* counters, u32 query_heads,
-                                                                   u32 kv_heads, u64 layer_start, u64 position_stride, u32 window, float scale) {
+                                                                   u32 kv_heads, u64 layer_start, u64 position_stride, u32 window, float scale,
+                                                                   const __grid_constant__ Side in) {
     __shared__ float sums[WARPS][GROUP][DIM], tops[WARPS][GROUP], weights[WARPS][GROUP];
+    __shared__ float results[GROUP * DIM];
     __shared__ u32 last;
     const u32 split = blockIdx.x, row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u32 first_head = blockIdx.y * GROUP, kv_head = first_head / (query_heads / kv_heads);
     dependency_release();
+    const Row at = rows[row];  // written before the first launch of a step
     dependency_wait();
-    const Row at = rows[row];
     const u32 end = at.position + 1, begin = window && end > window ? end - window : 0;
     const u32 splits = min(gridDim.x, (end - begin + LEAST - 1) / LEAST);
     if (split >= splits) return;
@@ -305,14 +320,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention(const Row* ro
             total += e * sums[w][g][d], all += e * weights[w][g];
         }
         if (splits == 1) {
-            mine[g * DIM + d] = total / all;
+            results[i] = total / all;
         } else {
             float* part_of = parts + ((u64)g * splits + split) * (DIM + 2);
             part_of[d] = total;
             if (d == 0) part_of[DIM] = highest, part_of[DIM + 1] = all;
         }
     }
-    if (splits == 1) return;
+    if (splits == 1) {
+        __syncthreads();
+        store_results(results, in, first_head * DIM, mine);
+        return;
+    }
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -340,8 +359,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention(const Row* ro
         float total = 0;
 #pragma unroll 8
         for (u32 s = 0; s < splits; ++s) total += shares[g][s] * __ldcg(part_of + s * (DIM + 2));
-        mine[g * DIM + d] = total;
+        results[i] = total;
     }
+    __syncthreads();
+    store_results(results, in, first_head * DIM, mine);
 }
 #endif
 

@@ -6,6 +6,7 @@
 // A warp takes an equal run of the block's units, a block an equal run of all units; sums of groups
 // that several warps or blocks share are folded in a fixed order.
 #define BATCH 4  // inputs that a thread loads at once
+#define ROUND 8  // parts of a sum that are loaded at once
 #define SLOT (256 * PAIRS)  // column pairs of a warp's sums, a set
 
 // A warp's sums less 510 times those of x's terms, [p, half][g][pair], to `slot`.
@@ -266,10 +267,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) scatter(const __gr
         const u32 stride = p.max_segments * MM * 64;
         for (u32 e = tid; e < 64 * p.m; e += THREADS) {
             float4 v = __ldcg(parts + from * stride + skipped * MM * 64 + e);
-#pragma unroll 4
-            for (u32 block = from + 1; block <= to; ++block) {
-                const float4 part = __ldcg(parts + block * stride + e);
-                v.x += part.x, v.y += part.y, v.z += part.z, v.w += part.w;
+            // All loads of a round are under way before the first sum, behind the last part too.
+#pragma unroll 1
+            for (u32 block = from + 1; block <= to; block += ROUND) {
+                float4 part[ROUND];
+#pragma unroll
+                for (u32 b = 0; b < ROUND; ++b) {
+                    part[b] = make_float4(0, 0, 0, 0);
+                    if (block + b <= to) part[b] = __ldcg(parts + (block + b) * stride + e);
+                }
+#pragma unroll
+                for (u32 b = 0; b < ROUND; ++b) v.x += part[b].x, v.y += part[b].y, v.z += part[b].z, v.w += part[b].w;
             }
             // Outputs are a multiple of 32.
             const u32 output = group * 256 + e % 64 * 4;
