@@ -97,11 +97,13 @@ impl<const N: usize> Step<'_, N> {
         for (b, after) in after.chunks_exact_mut(classes).enumerate() {
             let before = &self.before[b * classes..(b + 1) * classes];
             for (class, after) in after.iter_mut().enumerate() {
-                let states = self.table.branches(class);
-                *after = states.fold(f32::NEG_INFINITY, |kept, (v, from)| {
-                    let candidate = metric(v, self.x2[b], before[from]);
-                    if candidate > kept { candidate } else { kept }
-                });
+                let values = self.table.values(class);
+                *after = f32::NEG_INFINITY;
+                for branch in 0..1 << self.table.bits {
+                    let before = before[self.table.predecessor(class, branch)];
+                    let candidate = metric(values[branch * self.table.width], self.x2[b], before);
+                    *after = if candidate > *after { candidate } else { *after };
+                }
             }
         }
     }

@@ -41,13 +41,11 @@ impl Table {
         self.tiled.chunks_exact(self.width << self.bits)
     }
 
-    /// The states of a class, branch by branch: the value of each, and the class that it comes from.
+    /// The values of the states of a class, `width` apart, branch by branch.
     #[inline(always)]
-    pub(super) fn branches(&self, class: usize) -> impl Iterator<Item = (f32, usize)> {
+    pub(super) fn values(&self, class: usize) -> &[f32] {
         let (tile, lane) = (class / self.width, class % self.width);
-        let values = self.tiled[((tile * self.width) << self.bits) + lane..].iter();
-        let values = values.step_by(self.width).take(1 << self.bits);
-        values.enumerate().map(move |(branch, &v)| (v, self.predecessor(class, branch)))
+        &self.tiled[((tile * self.width) << self.bits) + lane..]
     }
 
     /// The class of the states before the state of this class and branch.

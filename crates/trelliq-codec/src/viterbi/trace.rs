@@ -20,12 +20,19 @@ impl Trace<'_> {
     #[inline(always)]
     pub(super) fn path(&self, seam: Option<usize>, mut put: impl FnMut(usize, u16)) {
         let steps = self.x2.len() / self.blocks;
-        let last = self.metrics(steps).iter().copied();
-        let mut class = seam.unwrap_or_else(|| first_max(last));
+        let mut class = seam.unwrap_or_else(|| first_max(self.metrics(steps)));
         for step in (0..steps).rev() {
             let (before, x2) = (self.metrics(step), self.x2[step * self.blocks + self.block]);
-            let states = self.table.branches(class);
-            let branch = first_max(states.map(|(v, from)| metric(v, x2, before[from])));
+            let best = self.metrics(step + 1)[class];
+            // A loop: the closures of iterators are not always compiled for the instruction set.
+            let (mut branch, values) = (0, self.table.values(class));
+            for candidate in 0..1 << self.table.bits {
+                let from = self.table.predecessor(class, candidate);
+                if metric(values[candidate * self.table.width], x2, before[from]) == best {
+                    branch = candidate;
+                    break;
+                }
+            }
             put(step, (class + branch * self.table.classes) as u16);
             class = self.table.predecessor(class, branch);
         }
@@ -38,13 +45,12 @@ impl Trace<'_> {
     }
 }
 
-/// Index of the first of the greatest elements.
-#[inline(always)]
-fn first_max(items: impl Iterator<Item = f32>) -> usize {
+/// Index of the first of the greatest metrics.
+fn first_max(metrics: &[f32]) -> usize {
     let mut best = (0, f32::NEG_INFINITY);
-    for (index, item) in items.enumerate() {
-        if item > best.1 {
-            best = (index, item);
+    for (index, &metric) in metrics.iter().enumerate() {
+        if metric > best.1 {
+            best = (index, metric);
         }
     }
     best.0
