@@ -32,8 +32,9 @@ pub(super) const SCATTER_GROUPS: usize = 4;
 pub(super) struct Kernels {
     /// Rows of x that fit the registers beside the weights.
     pub reduce_rows: usize,
-    /// By variant of the code, then K - 1.
-    decode: [[DecodeFn; 8]; 4],
+    /// By variant of the code, then K - 1. The table of values, a code for validation, has none: its loads are
+    /// not made faster by unrolled shifts.
+    decode: [[DecodeFn; 8]; 3],
     decode_any: [DecodeAnyFn; 4],
     transpose: unsafe fn(&[&[u32]; LANES], &mut [Lanes<u32>]),
     weigh: unsafe fn(&mut [Lanes<f32>], &Lanes<f32>, Weighing),
@@ -54,15 +55,18 @@ pub(super) struct Kernels {
 /// The decoders of one code and K.
 #[derive(Clone, Copy)]
 pub(super) struct Decoders {
-    run: DecodeFn,
+    run: Option<DecodeFn>,
     any: DecodeAnyFn,
 }
 
 impl Decoders {
-    /// One run of 32 positions; `words` are its K words and the next.
-    pub fn run(&self, words: &[Lanes<u32>], states: States<'_>, run: &mut Run) {
-        // SAFETY: the table this comes from was handed out for an available instruction set.
-        unsafe { (self.run)(words, states, run) }
+    /// One run of 32 positions of K bits; `words` are its K words and the next.
+    pub fn run(&self, words: &[Lanes<u32>], bits: usize, states: States<'_>, run: &mut Run) {
+        match self.run {
+            // SAFETY: the table this comes from was handed out for an available instruction set.
+            Some(kernel) => unsafe { kernel(words, states, run) },
+            None => self.any(words, 0, bits, states, run),
+        }
     }
 
     /// See [`decode::decode_any`].
@@ -100,7 +104,7 @@ impl Kernels {
             (Code::ThreeInst, _) => 2,
             _ => 3,
         };
-        let run = self.decode[variant][trellis.bits() as usize - 1];
+        let run = self.decode.get(variant).map(|by_bits| by_bits[trellis.bits() as usize - 1]);
         Decoders { run, any: self.decode_any[variant] }
     }
 
@@ -389,7 +393,6 @@ macro_rules! compile {
                     every_k!(OneMad<12>),
                     every_k!(OneMad<16>),
                     every_k!(ThreeInst),
-                    every_k!(Table),
                 ],
                 decode_any: [
                     decode_any::<OneMad<16>>,

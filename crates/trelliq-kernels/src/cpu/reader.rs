@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
         let bits = self.matrix.trellis().bits() as usize;
         let first_bit = (self.block_len() - positions.end) * bits;
         if positions.len() == RUN && first_bit.is_multiple_of(32) {
-            self.decoders.run(&words[first_bit / 32..], self.states, out);
+            self.decoders.run(&words[first_bit / 32..], bits, self.states, out);
         } else {
             let out = &mut out[..positions.len()];
             self.decoders.any(words, first_bit, bits, self.states, out);
