@@ -8,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::{Arc, OnceLock};
 use trelliq_codec::{BlockEncoder, Code, Trellis};
 use trelliq_kernels::cuda::{
-    CudaActivation, CudaEncoder, CudaLinear, CudaMatrix, CudaOptions, CudaScratch, Device, Terms,
-    device_count,
+    CudaActivation, CudaEncoder, CudaLinear, CudaMatrix, CudaOptions, CudaReader, CudaScratch,
+    Device, Terms, device_count,
 };
 use trelliq_kernels::{
     Axis, KernelOptions, Numerics, PackedMatrix, Rotation, Scratch, TrellisLinear,
@@ -379,6 +379,18 @@ fn layers_with_rotations_agree_with_the_cpu() {
             packed.forward(&x, 3, &mut y, &CudaOptions::default(), &mut scratch).unwrap();
             assert!(error(&device.download(&y).unwrap(), &expected) < 1e-3);
         }
+    }
+}
+
+#[test]
+fn results_are_read_whole_after_longer_and_shorter_ones() {
+    let Some(device) = gpu() else { return };
+    let mut reader = CudaReader::default();
+    for len in [1000, 3, (2 << 20) + 1, 1000, 4000, 1] {
+        let values = gaussian(len, len as u64);
+        let uploaded = device.upload(&values).unwrap();
+        assert!(reader.read(&device, &uploaded, len).unwrap() == values, "{len}");
+        assert!(reader.read(&device, &uploaded, len + 1).is_err());
     }
 }
 

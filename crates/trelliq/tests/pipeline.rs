@@ -157,6 +157,25 @@ fn bench_prints_a_row_for_every_case() {
     assert!(fail(2, ["bench", "--shape", "64"]).contains("4096x14336"));
 }
 
+/// What holds with and without a GPU.
+#[test]
+fn a_device_is_chosen_or_refused_by_name() {
+    let model = text(&tiny());
+    let run = |device: &str| {
+        ["run", &model, "--raw", "To", "--max-tokens", "2", "--device", device].map(str::to_owned)
+    };
+    assert!(fail(2, run("gpu")).contains("auto, cpu, cuda"));
+    let missing = fail(1, run("cuda:1000"));
+    assert!(missing.contains("NVIDIA") || missing.contains("GPU 1000"), "{missing}");
+    let found = String::from_utf8(output(run("auto")).stderr).unwrap();
+    assert!(found.contains(&format!("{model} runs on ")), "{found}");
+    let quiet = String::from_utf8(output(run("cpu")).stderr).unwrap();
+    assert!(!quiet.contains("runs on"), "{quiet}");
+    assert_eq!(succeed(run("auto")), succeed(run("cpu")));
+    let layers = ["bench", "--device", "cuda", "--what", "scatter", &model];
+    assert!(fail(1, layers).contains("--device"));
+}
+
 /// Two settings on one loaded model: integers are near f32 but not equal to it, f32 is to itself.
 #[test]
 fn a_model_is_compared_with_itself_under_two_settings() {

@@ -172,6 +172,9 @@ impl Device {
         }
         let code = cubin(&source, self.architecture, self.cache.as_deref())?;
         let kernel = Kernel::load(&self.context, code, source.function)?;
+        if source.family.of_steps() {
+            kernel.prefer_shared()?;
+        }
         kernels.insert(source, kernel.clone());
         Ok(kernel)
     }

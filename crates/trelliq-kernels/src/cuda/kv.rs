@@ -1,7 +1,7 @@
 //! Keys and values on a GPU, and what a step says of its rows.
 
 use super::{CudaError, Device};
-use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
+use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, PinnedHostSlice};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -250,8 +250,38 @@ pub fn write(device: &Device, values: &[f32], to: &mut CudaSlice<f32>) -> Result
     Ok(stream.memcpy_htod(values, &mut to)?)
 }
 
-/// The first `len` elements, after everything queued so far.
-pub fn read(device: &Device, from: &CudaSlice<f32>, len: usize) -> Result<Vec<f32>, CudaError> {
-    super::error::check_len("from", from.len().min(len), len)?;
-    Ok(device.stream().clone_dtoh(&from.slice(..len))?)
+/// Floats that [`CudaReader`] holds page-locked at most.
+const MOST_LOCKED: usize = 1 << 20;
+
+/// Reads results through page-locked memory, which the driver need not stage.
+#[derive(Debug, Default)]
+pub struct CudaReader {
+    locked: Option<PinnedHostSlice<f32>>,
+}
+
+impl CudaReader {
+    /// The first `len` elements, after everything queued so far.
+    ///
+    /// Errors when there are fewer.
+    pub fn read(
+        &mut self,
+        device: &Device,
+        from: &CudaSlice<f32>,
+        len: usize,
+    ) -> Result<Vec<f32>, CudaError> {
+        super::error::check_len("from", from.len().min(len), len)?;
+        let stream = device.stream();
+        if len > MOST_LOCKED {
+            return Ok(stream.clone_dtoh(&from.slice(..len))?);
+        }
+        if self.locked.as_ref().is_none_or(|locked| locked.len() < len) {
+            // SAFETY: it is written before it is read.
+            self.locked = Some(unsafe { device.context.alloc_pinned_with_flags(len, 0)? });
+        }
+        // The driver is told the length of the target, so that must be no more than what is read.
+        let target = &mut self.locked.as_mut().expect("made above").as_mut_slice()?[..len];
+        stream.memcpy_dtoh(&from.slice(..len), target)?;
+        stream.synchronize()?;
+        Ok(target.to_vec())
+    }
 }

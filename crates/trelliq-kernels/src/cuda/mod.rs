@@ -27,7 +27,7 @@ pub use dense::CudaDense;
 pub use device::{Device, device_count};
 pub use encoder::CudaEncoder;
 pub use error::CudaError;
-pub use kv::{CacheShape, CudaCache, CudaGraph, CudaStep, gather_rows, read, write};
+pub use kv::{CacheShape, CudaCache, CudaGraph, CudaReader, CudaStep, gather_rows, write};
 pub use linear::{CudaLinear, CudaScratch, RotationSide};
 pub use matrix::{CudaActivation, CudaMatrix};
 pub use plan::{CudaOptions, Terms};

@@ -1,7 +1,10 @@
 //! Kernels from source: specialized by macros, compiled by NVRTC, kept on disk.
 
 use super::CudaError;
-use cudarc::driver::sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+use cudarc::driver::sys::CUfunction_attribute::{
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+};
 use cudarc::driver::{CudaContext, CudaFunction, result, sys};
 use cudarc::nvrtc::{self, Ptx};
 use sha2::{Digest, Sha256};
@@ -30,6 +33,11 @@ pub(super) enum Family {
 }
 
 impl Family {
+    /// Whether its kernels are of a decoder's steps.
+    pub fn of_steps(self) -> bool {
+        matches!(self, Self::Decoder | Self::Quantize | Self::Rotate | Self::Scatter | Self::Reduce)
+    }
+
     fn parts(self) -> &'static [&'static str] {
         match self {
             Self::Decoder => &[COMMON, HADAMARD, include_str!("kernels/decoder.cu")],
@@ -84,6 +92,20 @@ impl Kernel {
 
     pub fn raw(&self) -> sys::CUfunction {
         self.function.cu_function()
+    }
+
+    /// Asks for as much shared memory of a processor as there is, whatever the kernel itself uses:
+    /// neighbours on a stream that want the same split of it from the cache can overlap.
+    pub fn prefer_shared(&self) -> Result<(), CudaError> {
+        // SAFETY: the function is loaded, and the attribute is a hint.
+        let done = unsafe {
+            result::function::set_function_attribute(
+                self.raw(),
+                CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                sys::CUshared_carveout::CU_SHAREDMEM_CARVEOUT_MAX_SHARED as i32,
+            )
+        };
+        Ok(done?)
     }
 
     /// Lets launches ask for `bytes` of dynamic shared memory, more than 48 KiB.

@@ -11,9 +11,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use trelliq_kernels::cuda::{
     Addition, CacheShape, CudaCache, CudaDense, CudaError, CudaGate, CudaGraph, CudaHeads,
-    CudaLinear, CudaOptions, CudaScratch, CudaSlice, CudaStep, Device, HeadSides, HeadWeights,
-    MAX_ROTATED_WIDTH, RotationSide, Terms, add_norm, apply_gate, apply_rotated_gate, device_count,
-    gather_rows, read, write,
+    CudaLinear, CudaOptions, CudaReader, CudaScratch, CudaSlice, CudaStep, Device, HeadSides,
+    HeadWeights, MAX_ROTATED_WIDTH, RotationSide, Terms, add_norm, apply_gate, apply_rotated_gate,
+    device_count, gather_rows, write,
 };
 use trelliq_kernels::{Activations, Numerics};
 
@@ -91,6 +91,7 @@ struct State {
     buffers: Option<Buffers>,
     scratch: CudaScratch,
     recorded: Recorded,
+    reader: CudaReader,
 }
 
 /// Recorded steps, of the buffers as they lie now.
@@ -179,12 +180,12 @@ impl CudaDecoder {
         let m = hidden.len() / model.config.hidden_size;
         let run = Run { decoder: self, model, options: cuda_options(options) };
         run.make_room(&mut state, 1, m)?;
-        let State { buffers, scratch, .. } = &mut *state;
+        let State { buffers, scratch, reader, .. } = &mut *state;
         let buffers = buffers.as_mut().expect("made above");
         write(&self.device, hidden, &mut buffers.picked)?;
         let (picked, logits) = (&buffers.picked, &mut buffers.logits);
         self.head.forward(picked, m, logits, &run.options, scratch)?;
-        run.read_logits(buffers, m)
+        run.read_logits(reader, buffers, m)
     }
 }
 
@@ -259,7 +260,7 @@ impl Run<'_> {
         let tokens: Vec<u32> =
             piece.iter().flat_map(|(i, range)| &steps[*i].tokens[range.clone()]).copied().collect();
         let x = self.model.embed(&tokens, options)?;
-        let State { buffers, scratch, recorded } = state;
+        let State { buffers, scratch, recorded, reader } = state;
         let buffers = buffers.as_mut().expect("made above");
         let mut sequences = Vec::with_capacity(piece.len());
         for (sequence, range) in piece {
@@ -273,12 +274,12 @@ impl Run<'_> {
         let every_row = picked.len() == m;
         if wanted != Wanted::Hidden && every_row && m <= RECORDED_ROWS {
             self.recorded(m, buffers, scratch, recorded)?;
-            return self.read_logits(buffers, m);
+            return self.read_logits(reader, buffers, m);
         }
         self.layers(m, buffers, scratch)?;
         let width = self.model.config.hidden_size;
         if wanted == Wanted::Hidden {
-            return Ok(read(device, &buffers.normed, m * width)?);
+            return Ok(reader.read(device, &buffers.normed, m * width)?);
         }
         if picked.is_empty() {
             return Ok(Vec::new());
@@ -286,7 +287,7 @@ impl Run<'_> {
         gather_rows(device, &buffers.normed, width, &picked, &mut buffers.picked)?;
         let head = &self.decoder.head;
         head.forward(&buffers.picked, picked.len(), &mut buffers.logits, &self.options, scratch)?;
-        self.read_logits(buffers, picked.len())
+        self.read_logits(reader, buffers, picked.len())
     }
 
     /// The piece's rows whose logits are wanted.
@@ -490,9 +491,14 @@ impl Run<'_> {
     }
 
     /// `m` rows of logits, cut to the model's vocabulary.
-    fn read_logits(&self, buffers: &Buffers, m: usize) -> Result<Vec<f32>, ModelError> {
+    fn read_logits(
+        &self,
+        reader: &mut CudaReader,
+        buffers: &Buffers,
+        m: usize,
+    ) -> Result<Vec<f32>, ModelError> {
         let full = self.decoder.head.out_features();
-        let logits = read(&self.decoder.device, &buffers.logits, m * full)?;
+        let logits = reader.read(&self.decoder.device, &buffers.logits, m * full)?;
         if full == self.model.vocab {
             return Ok(logits);
         }
